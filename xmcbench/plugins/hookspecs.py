@@ -32,8 +32,8 @@ HOMES = {
         "sampler": "xmcbench.engine.sampling.builtin",
         "evaluator": "xmcbench.evaluation.evaluator",
         "dataset": "xmcbench.data.catalog",
-        "teacher": "xmcbench.teachers.builtin",
-        "tracker": "xmcbench.tracking.builtin",
+        "teacher": "xmcbench.teachers",
+        "tracker": "xmcbench.tracking",
     }.items()
 }
 

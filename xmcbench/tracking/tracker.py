@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, Full, Queue
 from threading import Thread
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from xmcbench.files.secrets import redact
 from xmcbench.trial.record import Record
@@ -49,34 +50,34 @@ class Tracker:
         """The run is over. A trial without an `end` event was interrupted."""
 
 
-class Scalars(NamedTuple):
-    """Values after `step` steps, by name: `train/loss`, `select/P@1`, `test/P@1`, `spent/encoder_tokens`."""
-
-    values: dict[str, float]
-    step: int
-
-
-def of_record(record: Record) -> Scalars:
-    """The metrics on the test split."""
-    values = {f"test/{name}": value for name, value in record.metrics.items()}
-    return Scalars(values, int(record.spent.get("steps", 0)))
-
-
 class ScalarTracker(Tracker):
-    """Writes the values of progress and of evaluations as they come."""
+    """Writes values as they come: `train/loss`, `select/P@1`, `test/P@1`, `spent/encoder_tokens`."""
+
+    def __init__(self, store: Path) -> None:
+        super().__init__(store)
+        self._runs: dict[str, Any] = {}  # the tool's own, by key of the trial
 
     def step(self, trial: Trial, progress: TrialProgress) -> None:
         spent = progress.spent
         values = {f"{progress.stage}/{name}": value for name, value in progress.metrics.items() if name != "step"}
         values |= {f"spent/{name}": float(spent[name]) for name in SPENT if name in spent}
-        self._write(trial, Scalars(values, int(spent.get("steps", 0))))
+        self._write(self._runs[trial.key], values, int(spent.get("steps", 0)))
 
     def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:
         values = {f"select/{name}": value for name, value in point.items() if "@" in name}
-        self._write(trial, Scalars(values, int(point.get("steps", 0))))
+        self._write(self._runs[trial.key], values, int(point.get("steps", 0)))
+
+    def end(self, trial: Trial, record: Record) -> None:
+        metrics = {f"test/{name}": value for name, value in record.metrics.items()}
+        self._end(self._runs.pop(trial.key), record, metrics, int(record.spent.get("steps", 0)))
 
     @abstractmethod
-    def _write(self, trial: Trial, scalars: Scalars) -> None: ...
+    def _write(self, run: Any, values: dict[str, float], step: int) -> None:
+        """Write values after so many steps."""
+
+    @abstractmethod
+    def _end(self, run: Any, record: Record, metrics: dict[str, float], step: int) -> None:
+        """Write the outcome: metrics on the test split, after so many steps."""
 
 
 def settings(trial: Trial) -> dict[str, str]:
@@ -118,19 +119,15 @@ class Listener:
                 self._events.put_nowait(("close", ()))
                 break
             except Full:
-                self._drop_one()
+                with suppress(Empty):
+                    self._events.get_nowait()
+                    self._lost += 1
         self._thread.join(seconds)
         if self._thread.is_alive():
             self._warn(f"tracker {self._tracker.name!r} did not finish within {seconds:g} seconds and was abandoned")
         if self._lost:
             self._warn(f"tracker {self._tracker.name!r} was too slow and missed {self._lost} events")
 
-    def _drop_one(self) -> None:
-        try:
-            self._events.get_nowait()
-            self._lost += 1
-        except Empty:
-            pass
 
     def _listen(self) -> None:
         """Call the tracker until it is closed or fails."""

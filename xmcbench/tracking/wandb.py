@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from xmcbench.errors import import_extra
-from xmcbench.tracking.tracker import Scalars, ScalarTracker, of_record, settings
-from xmcbench.trial.record import Status
-
-if TYPE_CHECKING:
-    from xmcbench.trial.record import Record
-    from xmcbench.trial.trial import Trial
+from xmcbench.tracking.tracker import ScalarTracker, settings
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.trial import Trial
 
 STEPS = "steps"  # the horizontal axis: wandb's own step may not go back, but a resumed trial does
 SECONDS = 20  # to begin or to finish a run; without a limit an unreachable server holds the process for days
@@ -30,7 +27,6 @@ class Wandb(ScalarTracker):
         os.environ.setdefault("WANDB_SILENT", "true")
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # send nothing to third parties
         self._wandb = import_extra("wandb", "wandb", "tracking with wandb")
-        self._runs: dict[str, Any] = {}
 
     def begin(self, trial: Trial) -> None:
         self.store.mkdir(parents=True, exist_ok=True)
@@ -51,9 +47,12 @@ class Wandb(ScalarTracker):
         run.define_metric("*", step_metric=STEPS)
         self._runs[trial.key] = run
 
-    def end(self, trial: Trial, record: Record) -> None:
-        self._write(trial, of_record(record))
-        run = self._runs.pop(trial.key)
+    def _write(self, run: Any, values: dict[str, float], step: int) -> None:
+        if values:
+            run.log({**values, STEPS: step})
+
+    def _end(self, run: Any, record: Record, metrics: dict[str, float], step: int) -> None:
+        self._write(run, metrics, step)
         run.summary.update({"status": str(record.status), "suite": record.suite})
         run.finish(exit_code=0 if record.status in (Status.OK, Status.SKIPPED) else 1)
 
@@ -66,7 +65,3 @@ class Wandb(ScalarTracker):
         """Offline where the user is not logged in: wandb would ask for a key and wait."""
         logged_in = "WANDB_MODE" in os.environ or self._wandb.login(prompt=False, verify=False)
         return os.environ.get("WANDB_MODE", "online") if logged_in else "offline"
-
-    def _write(self, trial: Trial, scalars: Scalars) -> None:
-        if scalars.values:
-            self._runs[trial.key].log({**scalars.values, STEPS: scalars.step})
