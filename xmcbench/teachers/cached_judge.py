@@ -6,14 +6,16 @@ pairs as the method asks for them, B distinct questions: pairs, or documents.
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -55,10 +57,7 @@ class ChargedPairs:
 
     def contains(self, keys: np.ndarray) -> np.ndarray:
         """bool [N]: which of the pairs are paid for."""
-        if not len(self._sorted):
-            return np.zeros(len(keys), bool)
-        nearest = np.searchsorted(self._sorted, keys).clip(max=len(self._sorted) - 1)
-        return np.asarray(self._sorted[nearest] == keys)
+        return np.asarray(np.searchsorted(self._sorted, keys, "right") > np.searchsorted(self._sorted, keys))
 
     def add(self, keys: np.ndarray) -> None:
         """Append the keys of pairs that are not in the file yet. They are on disk when this returns."""
@@ -85,23 +84,10 @@ class Account:
     charged_pairs: Callable[[], ChargedPairs]  # called once the ledger of a resumed trial is restored
     report: Callable[[Progress], None] = lambda _: None
 
-    def calls_left(self) -> int | None:
-        """The number of further pairs that the budget allows; None: unlimited."""
-        limit = self.budget.teacher_calls
-        return None if limit is None else max(0, limit - self.ledger.teacher_calls)
-
-    def affords(self, tokens: int) -> bool:
-        """Whether the budget allows another pair after pairs that cost `tokens` tokens."""
-        limit = self.budget.teacher_tokens
-        return limit is None or self.ledger.teacher_tokens + tokens < limit
-
-    def affordable(self, tokens: np.ndarray) -> int:
-        """The number of the next pairs that the budget allows, given their `tokens` [N]; the last may cross it."""
-        limit = self.budget.teacher_tokens
-        if limit is None:
-            return len(tokens)
-        before = self.ledger.teacher_tokens + np.cumsum(tokens) - tokens
-        return int(np.searchsorted(before, limit))
+    def left(self, unit: Literal["calls", "tokens"]) -> float:
+        """What the budget leaves of the teacher's calls or tokens."""
+        limit = getattr(self.budget, f"teacher_{unit}")
+        return math.inf if limit is None else max(0, limit - getattr(self.ledger, f"teacher_{unit}"))
 
     def charge(self, spent: np.ndarray, cached: int) -> None:
         """Charge pairs whose prompts and completions took `spent` [2, N] tokens; `cached` of them were in the store."""
@@ -116,23 +102,10 @@ class Account:
 
 
 BLOCK = 8192  # questions looked up and charged at a time
-
-
 Batch = TypeVar("Batch", Answers, Replies)
 
 
-@dataclass(frozen=True)
-class _Questions(Generic[Batch]):
-    """B distinct questions to a teacher. The places in a batch are indices of what was looked up or asked for it."""
-
-    keys: np.ndarray  # int64 [B], under which the trial pays for them
-    look_up: Callable[[np.ndarray], Batch]  # what the store knows of the questions at these places
-    ask: Callable[[np.ndarray], Iterator[Batch]]  # what the teacher answers to them
-    store: Callable[[np.ndarray, Batch], None]  # stores a batch, which answers the questions at these places
-    keep: Callable[[np.ndarray, Batch], None]  # receives every batch that is looked up or answered, likewise
-
-
-class CachedJudge:
+class CachedJudge(AbstractContextManager["CachedJudge"]):
     """A `Judge` whose answers are cached in the store.
 
     `documents` are the training texts that the method sees, and `rows` their rows in the dataset's training split.
@@ -186,14 +159,13 @@ class CachedJudge:
         def keep(places: np.ndarray, batch: Answers) -> None:
             answers[places], confidence[places] = batch.answers, batch.confidence
 
-        questions = _Questions(
+        answered = self._settle(
             self._first_key + documents * len(self._labels) + labels,
             lambda places: self._store.look_up(self._id, *ids(places)),
             ask,
             lambda places, batch: self._store.add(self._id, *ids(places), batch),
             keep,
         )
-        answered = self._settle(questions)
         answers[~answered], confidence[~answered] = UNASKED, 0
         back = np.argsort(order)[inverse]
         return Judgements(answers[back], confidence[back])
@@ -209,27 +181,21 @@ class CachedJudge:
         def ids(places: np.ndarray) -> np.ndarray:
             return self._text_ids(distinct[places], self._document_texts, self._documents)
 
-        def ask(places: np.ndarray) -> Iterator[Replies]:
-            return self._teacher.write([self._documents[int(i)] for i in distinct[places]], prompt, tokens)
-
         start = sha256(repr((self._number, prompt, tokens)).encode()).digest()[:8]
         keys = mix(distinct + np.int64(int.from_bytes(start, "little", signed=True)))
-        questions = _Questions(
+        answered = self._settle(
             keys | np.int64(-(2**63)),  # those of pairs are not negative
             lambda places: self._store.replies(teacher, ids(places)),
-            ask,
+            lambda places: self._teacher.write([self._documents[int(i)] for i in distinct[places]], prompt, tokens),
             lambda places, batch: self._store.add_replies(teacher, ids(places), batch),
             lambda places, batch: written.update(zip(distinct[places].tolist(), batch.texts, strict=True)),
         )
-        paid = set(distinct[self._settle(questions)].tolist())
+        paid = set(distinct[answered].tolist())
         return [written[document] if document in paid else None for document in documents.tolist()]
 
     def close(self) -> None:
         self._teacher.close()
         self._store.close()
-
-    def __enter__(self) -> CachedJudge:
-        return self
 
     def __exit__(self, *problem: object) -> None:
         self.close()
@@ -243,27 +209,38 @@ class CachedJudge:
                 wrong = ids[(ids < 0) | (ids >= size)][0]
                 raise XMCBenchError(f"{kind} {wrong} of a pair to judge is out of range, expected one of 0..{size - 1}")
 
-    def _settle(self, questions: _Questions[Batch]) -> np.ndarray:
-        """Have the questions answered that the trial can pay for, in their order; bool [B]: which."""
-        total, size = len(questions.keys), self._teacher.batch_size
+    def _settle(
+        self,
+        keys: np.ndarray,
+        look_up: Callable[[np.ndarray], Batch],
+        ask: Callable[[np.ndarray], Iterator[Batch]],
+        store: Callable[[np.ndarray, Batch], None],
+        keep: Callable[[np.ndarray, Batch], None],
+    ) -> np.ndarray:
+        """Have the questions answered that the trial can pay for, in their order; bool [B]: which.
+
+        The trial pays for them under `keys`, int64 [B]. `look_up` gives what the store knows of the questions at some
+        places, `ask` what the teacher answers to them. `store` and `keep` receive these places of a batch: those of all
+        answers of the teacher, and those of every batch.
+        """
+        total, size = len(keys), self._teacher.batch_size
         account, charged_pairs = self._account, self._account.charged_pairs()
         known, fresh, answered = np.zeros((3, total), bool)  # fresh: answered just now, for this trial
         spent = np.zeros((2, total), np.int64)  # tokens of prompts and completions
 
-        def note(places: np.ndarray, batch: Batch) -> np.ndarray:
+        def note(places: np.ndarray, batch: Batch) -> None:
             places = places[batch.places]
             known[places], spent[:, places] = True, (batch.prompt_tokens, batch.completion_tokens)
-            questions.keep(places, batch)
-            return places
+            keep(places, batch)
 
-        def ask(places: np.ndarray) -> None:
+        def settle(places: np.ndarray) -> None:
             """Ask the teacher, and store its answers; one process at a time: the others find them in the store."""
             with self._lock, allow_network():
-                note(places, questions.look_up(places))
+                note(places, look_up(places))
                 missing = places[~known[places]]
-                for batch in questions.ask(missing) if len(missing) else ():
+                for batch in ask(missing) if len(missing) else ():
                     self._check(batch, len(missing))
-                    questions.store(missing[batch.places], batch)
+                    store(missing[batch.places], batch)
                     note(missing, batch)
             fresh[missing] = True
             if not known[missing].all():
@@ -273,19 +250,21 @@ class CachedJudge:
         with account.ledger.stage("judge"):
             for start in range(0, total, BLOCK):
                 block = np.arange(start, min(start + BLOCK, total))
-                note(block, questions.look_up(block))
-                paid = charged_pairs.contains(questions.keys[block])
-                due = block[~paid][: account.calls_left()]
+                note(block, look_up(block))
+                paid = charged_pairs.contains(keys[block])
+                calls, tokens = account.left("calls"), account.left("tokens")
+                due = block[~paid][: int(min(calls, BLOCK))]
                 missing = np.sort(np.concatenate([block[paid], due]))
                 missing = missing[~known[missing]]
                 for places in (missing[first : first + size] for first in range(0, len(missing), size)):
                     account.report(Progress("judge", int(places[0]) / total))
-                    if not account.affords(int(spent[:, due[due < places[0]]].sum())):
+                    if spent[:, due[due < places[0]]].sum() >= tokens:
                         break
-                    ask(places)
+                    settle(places)
                 due = due[: int(np.argmin(np.append(known[due], False)))]
-                charged = due[: account.affordable(spent[:, due].sum(axis=0))]
-                charged_pairs.add(questions.keys[charged])
+                before = spent[:, due].sum(axis=0).cumsum() - spent[:, due].sum(axis=0)
+                charged = due[before < tokens]  # the last may cross the limit
+                charged_pairs.add(keys[charged])
                 account.charge(spent[:, charged], int((~fresh[charged]).sum()))
                 answered[block[paid]] = known[block[paid]]
                 answered[charged] = True

@@ -113,8 +113,9 @@ class CausalModel(Teacher):
         """
         import torch
 
-        width = max(map(len, texts))
-        ids_MW = torch.full((len(texts), width), self._pad)
+        width, tokenizer = max(map(len, texts)), self._tokenizer
+        pad = next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
+        ids_MW = torch.full((len(texts), width), pad)
         mask_MW = torch.zeros(len(texts), width, dtype=torch.long)
         for row, ids in enumerate(texts):
             ids_MW[row, width - len(ids) :] = torch.tensor(ids)
@@ -170,10 +171,6 @@ class CausalModel(Teacher):
     def _accepted(self) -> frozenset[str]:
         return frozenset(inspect.signature(self._model.forward).parameters)
 
-    @cached_property
-    def _pad(self) -> int:
-        tokenizer = self._tokenizer
-        return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -186,9 +183,8 @@ class CausalModel(Teacher):
         import torch
         from transformers import AutoModelForCausalLM
 
-        device = self.config.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+        best = "cuda" if torch.cuda.is_available() else "cpu"
+        device = best if self.config.device == "auto" else self.config.device
         return self._loaded(AutoModelForCausalLM, dtype=self.config.dtype).to(device).eval()
 
     def _loaded(self, kind: Any, **settings: Any) -> Any:

@@ -16,9 +16,9 @@ import logging
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from hashlib import sha256
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -78,17 +78,13 @@ class JudgementStore:
                 self.path.touch()  # with the rights that the umask leaves; SQLite's own give a group none to write
                 self._database = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
                 self._database.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait for each other
-                self._create_tables()
-
-    def _create_tables(self) -> None:
-        (version,) = self._database.execute("PRAGMA user_version").fetchone()
-        if version not in (0, VERSION):
-            raise StoreError(f"{self.path}: found schema version {version}, expected {VERSION}")
-        if version == 0:
-            with self._transaction():
-                for statement in _TABLES.split(";\n"):
-                    self._database.execute(statement)
-                self._database.execute(f"PRAGMA user_version = {VERSION}")
+                (version,) = self._database.execute("PRAGMA user_version").fetchone()
+                if version == 0:
+                    with self._transaction():
+                        for statement in (*_TABLES.split(";\n"), f"PRAGMA user_version = {VERSION}"):
+                            self._database.execute(statement)
+                elif version != VERSION:
+                    raise StoreError(f"{self.path}: found schema version {version}, expected {VERSION}")
 
     def close(self) -> None:
         self._database.close()
@@ -109,13 +105,13 @@ class JudgementStore:
         """The ids of texts, int64 [N]. New texts are added."""
         keys = [_hash(content) for content in contents]
         with self._faults():
-            known = self._text_ids(keys)
+            known = {key: row_id for row_id, key, _ in self._texts("hash", keys)}
             if missing := {key: content for key, content in zip(keys, contents, strict=True) if key not in known}:
                 with self._transaction():
                     self._database.executemany(
                         "INSERT OR IGNORE INTO text (hash, content) VALUES (?, ?)", missing.items()
                     )
-                known |= self._text_ids(list(missing))
+                known |= {key: row_id for row_id, key, _ in self._texts("hash", list(missing))}
         return np.fromiter((known[key] for key in keys), np.int64, len(keys))
 
     def look_up(self, teacher: int, documents: np.ndarray, labels: np.ndarray) -> Answers:
@@ -141,38 +137,36 @@ class JudgementStore:
 
     def contents(self, ids: np.ndarray) -> list[str]:
         """The texts with these ids [N]. Raises `StoreError` for one that is missing or differs from its hash."""
-        known: dict[int, str] = {}
         with self._faults():
-            for chunk in _chunks(np.unique(ids).tolist()):
-                for row_id, key, content in self._database.execute(
-                    f"SELECT id, hash, content FROM text WHERE id IN ({_marks(chunk)})", tuple(chunk)
-                ):
-                    if _hash(content) != key:
-                        raise StoreError(f"{self.path}: damaged: text {row_id} differs from its hash")
-                    known[row_id] = content
+            known = {row_id: content for row_id, _, content in self._texts("id", np.unique(ids).tolist())}
             return [known[row_id] for row_id in ids.tolist()]
 
-    def _about(self, teacher: int, documents: np.ndarray) -> np.ndarray:
-        """The intact judgements of a teacher about these documents, text ids [N]."""
-        rows: list[tuple[float, ...]] = []
-        with self._faults():
-            for chunk in _chunks(np.unique(documents).tolist()):
-                rows += self._database.execute(
-                    f"SELECT {_COLUMNS} FROM judgement WHERE teacher = ? AND document IN ({_marks(chunk)})",
-                    (teacher, *chunk),
-                )
-            return self._without_damaged(np.array(rows, _JUDGEMENT))
+    def _texts(self, column: str, values: Sequence[Any]) -> Iterator[tuple[int, bytes, str]]:
+        """Id, hash and content of the texts whose id or hash is one of these; those that are not there are left out."""
+        for row_id, key, content in self._select(f"SELECT id, hash, content FROM text WHERE {column}", values):
+            if _hash(content) != key:
+                raise StoreError(f"{self.path}: damaged: text {row_id} differs from its hash")
+            yield row_id, key, content
 
-    def _without_damaged(self, table: np.ndarray) -> np.ndarray:
-        """The judgements whose checksums match; the others are deleted."""
-        damaged = table["checksum"] != _checksums(table)
-        if damaged.any():
-            _log.warning("warning: %s: %d judgements are damaged and are asked for again", self.path, damaged.sum())
-            with self._transaction():
-                self._database.executemany(
-                    "DELETE FROM judgement WHERE teacher = ? AND document = ? AND label = ?",
-                    table[["teacher", "document", "label"]][damaged].tolist(),
-                )
+    def _select(self, statement: str, values: Sequence[Any], *others: Any) -> Iterator[Any]:
+        """The rows of a statement whose last column is one of `values`, of which there may be many."""
+        for start in range(0, len(values), CHUNK):
+            chunk = values[start : start + CHUNK]
+            yield from self._database.execute(f"{statement} IN ({_marks(chunk)})", (*others, *chunk))
+
+    def _about(self, teacher: int, documents: np.ndarray) -> np.ndarray:
+        """The intact judgements of a teacher about these documents, text ids [N]; damaged ones are deleted."""
+        wanted, statement = np.unique(documents).tolist(), f"SELECT {_COLUMNS} FROM judgement WHERE teacher = ? AND"
+        with self._faults():
+            table = np.array(list(self._select(f"{statement} document", wanted, teacher)), _JUDGEMENT)
+            damaged = table["checksum"] != _checksums(table)
+            if damaged.any():
+                _log.warning("warning: %s: %d judgements are damaged and are asked for again", self.path, damaged.sum())
+                with self._transaction():
+                    self._database.executemany(
+                        "DELETE FROM judgement WHERE teacher = ? AND document = ? AND label = ?",
+                        table[["teacher", "document", "label"]][damaged].tolist(),
+                    )
         intact: np.ndarray = table[~damaged]
         return intact
 
@@ -222,37 +216,17 @@ class JudgementStore:
                     title, identity, prompt = teacher
                     yield document, label, WORDS[row[3]], row[4], title, identity, prompt
 
-    def _text_ids(self, keys: Sequence[bytes]) -> dict[bytes, int]:
-        """The ids of the texts with these hashes, by hash; unknown hashes are left out."""
-        known: dict[bytes, int] = {}
-        for chunk in _chunks(keys):
-            for key, row_id, content in self._database.execute(
-                f"SELECT hash, id, content FROM text WHERE hash IN ({_marks(chunk)})", tuple(chunk)
-            ):
-                if _hash(content) != key:
-                    raise StoreError(f"{self.path}: damaged: text {row_id} differs from its hash")
-                known[key] = row_id
-        return known
-
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._database.execute(
-            "BEGIN IMMEDIATE"
-        )  # a read lock that is upgraded later could deadlock with another process
-        try:
+        with self._database:
+            # A read lock that is upgraded later could deadlock with another process.
+            self._database.execute("BEGIN IMMEDIATE")
             yield
-            self._database.execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
         try:
             yield
-        except StoreError:
-            raise
         except (sqlite3.Error, OSError) as problem:
             raise StoreError(f"{self.path}: {problem}") from problem
         except (LookupError, OverflowError, TypeError, ValueError) as problem:  # values that no row should have
@@ -290,10 +264,6 @@ def _pair_keys(documents: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return keys
 
 
-def _chunks(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    return (values[start : start + CHUNK] for start in range(0, len(values), CHUNK))
-
-
 Rows = Iterable[tuple[Any, ...]]
 PARQUET_ROWS = 50_000  # rows in memory while Parquet is written
 
@@ -308,55 +278,39 @@ def writer(form: str, to_file: bool) -> Callable[[Rows, Path | None], int]:
         raise UnknownNameError("format", form, writers, "--format")
     if form == "parquet" and not to_file:
         raise XMCBenchError("--format parquet: expected a file to write to, --output FILE")
-    return writers[form]
+
+    def write(rows: Rows, output: Path | None) -> int:
+        written = count()
+        with atomic_write(output) if output else nullcontext(sys.stdout.buffer) as file:
+            writers[form]((row for row, _ in zip(rows, written, strict=False)), file)
+            file.flush()
+        return next(written)
+
+    return write
 
 
-def _csv(rows: Rows, output: Path | None) -> int:
-    with _opened(output) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-        table = csv.writer(text)
-        table.writerow(COLUMNS)
-        count = 0
-        for row in rows:
-            table.writerow(map(cell, row))
-            count += 1
-        text.detach()
-    return count
+def _csv(rows: Rows, file: BinaryIO) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    table = csv.writer(text)
+    table.writerow(COLUMNS)
+    table.writerows(map(cell, row) for row in rows)
+    text.detach()
 
 
-def _json(rows: Rows, output: Path | None) -> int:
+def _json(rows: Rows, file: BinaryIO) -> None:
     """Write a JSON list of objects, one per line."""
-    with _opened(output) as file:
-        count = 0
-        file.write(b"[")
-        for count, row in enumerate(rows, 1):
-            line = json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False)
-            file.write((",\n" if count > 1 else "\n").encode() + line.encode())
-        file.write(b"\n]\n")
-    return count
+    file.write(b"[")
+    for number, row in enumerate(rows):
+        line = json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False)
+        file.write((b",\n" if number else b"\n") + line.encode())
+    file.write(b"\n]\n")
 
 
-def _parquet(rows: Rows, output: Path | None) -> int:
+def _parquet(rows: Rows, file: BinaryIO) -> None:
     arrow = import_extra("pyarrow", "parquet", "--format parquet")
     parquet = import_extra("pyarrow.parquet", "parquet", "--format parquet")
-    assert output is not None
     fields = [(name, arrow.float32() if name == "confidence" else arrow.string()) for name in COLUMNS]
-    schema = arrow.schema(fields)
-    count = 0
-    with _opened(output) as file, parquet.ParquetWriter(file, schema) as table:
-        iterator = iter(rows)
+    schema, iterator = arrow.schema(fields), iter(rows)
+    with parquet.ParquetWriter(file, schema) as table:
         while part := list(islice(iterator, PARQUET_ROWS)):
-            columns = dict(zip(COLUMNS, zip(*part, strict=True), strict=True))
-            table.write_table(arrow.table({name: list(column) for name, column in columns.items()}, schema=schema))
-            count += len(part)
-    return count
-
-
-@contextmanager
-def _opened(output: Path | None) -> Iterator[BinaryIO]:
-    if output is None:
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-    else:
-        with atomic_write(output) as file:
-            yield file
+            table.write_table(arrow.table([list(column) for column in zip(*part, strict=True)], schema=schema))

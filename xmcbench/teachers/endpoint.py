@@ -6,10 +6,10 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from itertools import islice
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -25,8 +25,7 @@ T = TypeVar("T")
 NO_KEY = "none"  # sent to a server that needs no key
 
 
-@dataclass(frozen=True)
-class _Request:
+class _Request(NamedTuple):
     """One prompt, the indices of the pairs or the document that it asks about, and the most tokens of its reply."""
 
     places: range
@@ -92,7 +91,7 @@ class Endpoint(Teacher):
     def __init__(self, config: Teacher.Config) -> None:
         super().__init__(config)
         self._several = has_several_labels(self.template)
-        self._client: Any = None
+        self._per_prompt = self.config.labels_per_prompt if self._several else 1
 
     @property
     def title(self) -> str:
@@ -104,8 +103,7 @@ class Endpoint(Teacher):
 
     @property
     def batch_size(self) -> int:
-        labels = self.config.labels_per_prompt if self._several else 1
-        return 8 * self.config.concurrency * labels
+        return 8 * self.config.concurrency * self._per_prompt
 
     def ask(self, pairs: Pairs) -> Iterator[Answers]:
         for batches in self._replied(self._requests(pairs), self._answers):
@@ -113,25 +111,25 @@ class Endpoint(Teacher):
             yield Answers(*map(np.concatenate, columns))
 
     def write(self, documents: Sequence[str], prompt: str, tokens: int) -> Iterator[Replies]:
-        cut = (_cut(document, self.config.max_words) for document in documents)
         requests = (
-            _Request(range(place, place + 1), prompt.format(document=text), tokens) for place, text in enumerate(cut)
+            _Request(range(place, place + 1), prompt.format(document=_cut(text, self.config.max_words)), tokens)
+            for place, text in enumerate(documents)
         )
         for replies in self._replied(requests, self._reply):
             yield from replies
 
-    def _replied(self, requests: Iterator[_Request], read: Callable[[Any, _Request], T]) -> Iterator[list[T]]:
+    def _replied(self, requests: Iterator[_Request], read: Callable[[_Request], T]) -> Iterator[list[T]]:
         """What `read` makes of each request, in lists of those that were finished together."""
         from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-        client = self._connected()
+        _ = self._client  # a missing key or package is no failed request
         with ThreadPoolExecutor(self.config.concurrency) as threads:
             in_flight: dict[Future[T], None] = {}
             problem: BaseException | None = None
             while True:
                 if problem is None:
                     fresh = islice(requests, self.config.concurrency - len(in_flight))
-                    in_flight |= {threads.submit(read, client, request): None for request in fresh}
+                    in_flight |= {threads.submit(read, request): None for request in fresh}
                 if not in_flight:
                     break
                 done = wait(in_flight, return_when=FIRST_COMPLETED).done
@@ -143,66 +141,55 @@ class Endpoint(Teacher):
             raise self._described(problem) from None  # the context may contain the request, and so the key
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
+        if client := self.__dict__.pop("_client", None):
+            client.close()
 
-    def _connected(self) -> Any:
-        if self._client is None:
-            settings, openai = self.config, import_extra("openai", "openai", "the teacher 'openai'")
-            key = os.environ.get(settings.key_variable)
-            if key:
-                remember(key)
-            hosted = settings.base_url is None and "OPENAI_BASE_URL" not in os.environ
-            if key is None and hosted:
-                raise TeacherError(
-                    f"teacher {self.title}: expected a key in the environment variable {settings.key_variable}"
-                )
-            self._client = openai.OpenAI(
-                api_key=key or NO_KEY,
-                base_url=settings.base_url,
-                timeout=settings.timeout,
-                max_retries=settings.retries,
-                http_client=openai.DefaultHttpxClient(event_hooks={"response": [_check_reply]}),
+    @cached_property
+    def _client(self) -> Any:
+        settings, openai = self.config, import_extra("openai", "openai", "the teacher 'openai'")
+        key = os.environ.get(settings.key_variable)
+        if key:
+            remember(key)
+        if key is None and settings.base_url is None and "OPENAI_BASE_URL" not in os.environ:
+            raise TeacherError(
+                f"teacher {self.title}: expected a key in the environment variable {settings.key_variable}"
             )
-        return self._client
+        return openai.OpenAI(
+            api_key=key or NO_KEY,
+            base_url=settings.base_url,
+            timeout=settings.timeout,
+            max_retries=settings.retries,
+            http_client=openai.DefaultHttpxClient(event_hooks={"response": [_check_reply]}),
+        )
 
     def _requests(self, pairs: Pairs) -> Iterator[_Request]:
-        size = self.config.labels_per_prompt if self._several else 1
         for run in pairs.runs():
             document = _cut(pairs.documents[run.start], self.config.max_words)
-            for start in range(run.start, run.stop, size):
-                places = range(start, min(start + size, run.stop))
+            for start in run[:: self._per_prompt]:
+                places = range(start, min(start + self._per_prompt, run.stop))
                 labels = [pairs.labels[place] for place in places]
                 numbered = "\n".join(f"{number}. {label}" for number, label in enumerate(labels, 1))
                 prompt = self.template.format(document=document, label=labels[0], labels=numbered)
                 yield _Request(places, prompt, self.config.answer_tokens * len(places))
 
-    def _answers(self, client: Any, request: _Request) -> Answers:
+    def _answers(self, request: _Request) -> Answers:
         """The answers to one prompt. A label without an answer is UNPARSED."""
-        completion = self._completion(client, request)
-        choice, count = completion.choices[0], len(request.places)
+        choice, tokens = self._completion(request)
         text = choice.message.content or ""
-        answers = read_answers(text, count) if self._several else np.array([read_answer(text)], np.int8)
+        answers = read_answers(text, len(request.places)) if self._several else np.array([read_answer(text)], np.int8)
         confidence = np.where(answers == UNPARSED, 0.0, _probability(choice, self._several)).astype(np.float32)
-        usage = completion.usage
-        return Answers(
-            np.arange(request.places.start, request.places.stop),
-            answers,
-            confidence,
-            _divided(usage.prompt_tokens if usage else 0, count),
-            _divided(usage.completion_tokens if usage else 0, count),
-        )
+        return Answers(np.array(request.places), answers, confidence, *tokens)
 
-    def _reply(self, client: Any, request: _Request) -> Replies:
+    def _reply(self, request: _Request) -> Replies:
         """What the model writes to one prompt."""
-        completion = self._completion(client, request)
-        usage = completion.usage
-        tokens = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
-        place, spent = np.array(request.places), [np.array([count], np.int64) for count in tokens]
-        return Replies(place, [completion.choices[0].message.content or ""], *spent)
+        choice, tokens = self._completion(request)
+        return Replies(np.array(request.places), [choice.message.content or ""], *tokens)
 
-    def _completion(self, client: Any, request: _Request) -> Any:
-        """The completion of a prompt. The client retries failed requests, see `_check_reply`."""
+    def _completion(self, request: _Request) -> tuple[Any, list[np.ndarray]]:
+        """The choice that completes a prompt, and the tokens of prompt and completion, divided among its places.
+
+        The client retries failed requests, see `_check_reply`.
+        """
         settings = self.config
         body = {
             "model": settings.model,
@@ -211,7 +198,10 @@ class Endpoint(Teacher):
             "max_tokens": request.tokens,
             **({"logprobs": True} if settings.logprobs else {}),
         }
-        return client.chat.completions.create(**body, extra_body=settings.request or None)
+        completion = self._client.chat.completions.create(**body, extra_body=settings.request or None)
+        usage = completion.usage
+        tokens = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
+        return completion.choices[0], [_divided(total, len(request.places)) for total in tokens]
 
     def _described(self, problem: BaseException) -> TeacherError:
         """The error for a request that kept failing: one line, without secrets."""
@@ -261,9 +251,9 @@ def _cut(text: str, words: int) -> str:
 
 def _probability(choice: Any, several: bool) -> float:
     """The probability of the token that holds the answer, or 1 if the endpoint does not return it."""
-    tokens = (choice.logprobs.content if choice.logprobs else None) or []
     if several:
         return 1.0
+    tokens = (choice.logprobs.content if choice.logprobs else None) or []
     words = (token for token in tokens if read_answer(token.token) != UNPARSED)
     return math.exp(min(0.0, next((token.logprob for token in words), 0.0)))
 
