@@ -9,17 +9,19 @@ import ast
 import random
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from pydantic import BaseModel
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError, RuleSet, require
+from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError, RuleSet, Subject, require
 from xmcbench.runs.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, Fitted, K, TinyTrial
 from xmcbench.runs.file_guard import Sandbox
 from xmcbench.runs.job import variables
@@ -38,15 +40,22 @@ class Interrupted(Exception):
     """Ends a training, as a kill would."""
 
 
-class MethodSubject:
+RULES = RuleSet("A method")
+OF_DUAL_ENCODERS = RuleSet("A method that is a dual encoder", RULES.rules)  # after the others
+
+
+@dataclass
+class MethodSubject(Subject):
     """A registered method with settings, and a folder to train it in."""
 
-    def __init__(self, kind: type[Method], settings: Mapping[str, Any], folder: Path, _: Path) -> None:
-        self.kind, self.folder = kind, folder
-        self.trial = TinyTrial(kind.name, dict(settings), folder, ORDINARY)
+    rules = RULES
+    thing: type[Method]
+
+    def __post_init__(self) -> None:
+        self.trial = TinyTrial(self.thing.name, self.settings, self.folder, ORDINARY)
         method = self.trial.build()  # wrong settings are an error before any check
         if reason := method.skip(self.trial.dataset.card):
-            raise XMCBenchError(f"method {kind.name!r} cannot be checked here: {reason}")
+            raise XMCBenchError(f"method {self.thing.name!r} cannot be checked here: {reason}")
 
     @cached_property
     def fitted(self) -> Fitted:
@@ -73,10 +82,6 @@ class MethodSubject:
         folder = self.folder / "second"
         trial = replace(self.trial, name="second process", folder=folder)
         return trial.run(PYTHONHASHSEED="12345", HOME=str(folder / "home"))
-
-
-RULES: RuleSet[MethodSubject] = RuleSet("A method")
-OF_DUAL_ENCODERS: RuleSet[MethodSubject] = RuleSet("A method that is a dual encoder", RULES.rules)  # after the others
 
 
 @RULES.rule("`Config` is a pydantic model: frozen, unknown keys refused.", "use tuples and frozen models as fields")
@@ -161,7 +166,7 @@ def all_work_is_charged(subject: MethodSubject) -> None:
     "What a trial's result depends on is in its settings.", "make it a field of Config, which is in the trial's key"
 )
 def no_setting_is_read_from_the_environment(subject: MethodSubject) -> None:
-    for path in code_files(subject.kind):
+    for path in code_files(subject.thing):
         for node in ast.walk(ast.parse(path.read_bytes())):
             require(not _reads_environment(node), f"{path.name}:{getattr(node, 'lineno', 0)} reads os.environ")
 
@@ -251,15 +256,14 @@ def the_loaded_model_predicts_the_same(subject: MethodSubject) -> None:
 )
 def a_resumed_training_equals_an_unbroken_one(subject: MethodSubject) -> None:
     trial = replace(subject.trial, name="resumed")
-    reports = 0
+    reports = count(1)
 
     def interrupt(_: Progress) -> None:
-        nonlocal reports
-        reports += 1
-        if reports == 2:
+        if next(reports) == 2:
             raise Interrupted
 
-    with _checkpoint_every_step():
+    training = sys.modules.get("xmcbench.engine.training.training")  # of embedding methods: a checkpoint each step
+    with patch.object(training, "SECONDS", -1.0) if training else nullcontext():
         try:
             trial.fit(interrupt)
         except Interrupted:
@@ -269,20 +273,6 @@ def a_resumed_training_equals_an_unbroken_one(subject: MethodSubject) -> None:
             require(steps[0] == steps[1], f"{steps[0]} steps charged by the unbroken training, {steps[1]} by the other")
             return
     raise NotApplicableError("fit reports progress at most once")
-
-
-@contextmanager
-def _checkpoint_every_step() -> Iterator[None]:
-    """Have embedding methods write a checkpoint after each step."""
-    training: Any = sys.modules.get("xmcbench.engine.training.training")
-    if training is None:
-        yield
-        return
-    seconds, training.SECONDS = training.SECONDS, -1.0
-    try:
-        yield
-    finally:
-        training.SECONDS = seconds
 
 
 @RULES.rule(
@@ -323,17 +313,17 @@ def require_same(first: Predictions, second: Predictions, one: str, other: str) 
         )
 
 
-def _without_dropout(subject: MethodSubject, **settings: Any) -> TinyTrial:
-    """The trial with further settings and an encoder without dropout, whose draws depend on micro-batches."""
+def _without_dropout(subject: MethodSubject, name: str, **settings: Any) -> TinyTrial:
+    """The trial with further settings and an encoder without dropout, whose draws depend on micro-batches.
+
+    Raises NotApplicableError for a method without an encoder.
+    """
+    if "micro_batch_tokens" not in subject.thing.Config.model_fields:
+        raise NotApplicableError("not a DualEncoder")
     encoder: Any = subject.trial.settings.get("encoder", "tiny")
     named: Mapping[str, Any] = encoder if isinstance(encoder, Mapping) else {"name": encoder}
     still = {**named, "dropout": 0.0, "hidden_dropout": 0.0}
-    return replace(subject.trial, settings={**subject.trial.settings, "encoder": still, **settings})
-
-
-def _has_encoder(subject: MethodSubject) -> None:
-    if "micro_batch_tokens" not in subject.kind.Config.model_fields:
-        raise NotApplicableError("not a DualEncoder")
+    return replace(subject.trial, name=name, settings={**subject.trial.settings, "encoder": still, **settings})
 
 
 @OF_DUAL_ENCODERS.rule(
@@ -341,9 +331,8 @@ def _has_encoder(subject: MethodSubject) -> None:
     "make `loss` a function of the batch's embeddings alone, with the gradients of the whole batch",
 )
 def micro_batches_change_nothing(subject: MethodSubject) -> None:
-    _has_encoder(subject)
-    whole = replace(_without_dropout(subject), name="whole").fit()
-    parts = replace(_without_dropout(subject, micro_batch_tokens=MICRO_BATCH_TOKENS), name="parts").fit()
+    whole = _without_dropout(subject, "whole").fit()
+    parts = _without_dropout(subject, "parts", micro_batch_tokens=MICRO_BATCH_TOKENS).fit()
     require_same(whole.predict(), parts.predict(), "one batch", "micro-batches")
 
 
@@ -352,9 +341,8 @@ def micro_batches_change_nothing(subject: MethodSubject) -> None:
     "see each of `self.shard.label_ids` as this worker's labels only, or set many_workers = False",
 )
 def two_workers_change_nothing(subject: MethodSubject) -> None:
-    if not subject.kind.many_workers:
+    if not subject.thing.many_workers:
         raise NotApplicableError("many_workers is False")
-    _has_encoder(subject)
-    alone = replace(_without_dropout(subject), name="alone").fit()
-    trial = replace(_without_dropout(subject), name="two workers")
-    require_same(alone.predict(NUM_LABELS), trial.run(workers=2), "one worker", "two workers")
+    alone = _without_dropout(subject, "alone").fit()
+    together = _without_dropout(subject, "two workers").run(workers=2)
+    require_same(alone.predict(NUM_LABELS), together, "one worker", "two workers")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from xmcbench.data import Dataset, DatasetCard
 from xmcbench.data.prepared import content_hash
 from xmcbench.data.source import Source
 from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits
-from xmcbench.runs.conformance.rules import NotApplicableError, RuleSet, require
+from xmcbench.runs.conformance.rules import NotApplicableError, RuleSet, Subject, require
 from xmcbench.runs.conformance.tiny_trial import ORDINARY, load_tiny
 from xmcbench.runs.job import now
 from xmcbench.teachers.teacher import Pairs, Teacher, TeacherError
@@ -26,28 +25,27 @@ from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.run import NO, UNPARSED, YES, TrialProgress
 from xmcbench.trial.trial import Trial
 
+DATASET_RULES = RuleSet("A dataset")
 
-class DatasetSubject:
+
+class DatasetSubject(Subject):
     """A source, and the folder of datasets that it may read."""
 
-    def __init__(self, source: Source, _: Mapping[str, Any], __: Path, data: Path) -> None:
-        self.source, self.data = source, data
+    rules = DATASET_RULES
+    thing: Source
 
     @cached_property
     def dataset(self) -> Dataset:
-        if reason := self.source.missing(self.data):
+        if reason := self.thing.missing(self.data):
             raise NotApplicableError(reason)
-        found = self.source.read(self.data)
+        found = self.thing.read(self.data)
         require(isinstance(found, Dataset), f"read returned {type(found).__name__}, expected xmcbench.data.Dataset")
         return found
 
 
-DATASET_RULES: RuleSet[DatasetSubject] = RuleSet("A dataset")
-
-
 @DATASET_RULES.rule("`missing` returns None, or where to get the data.", "return a text with the address and the files")
 def missing_says_where(subject: DatasetSubject) -> None:
-    reason = subject.source.missing(subject.data / "a-folder-that-does-not-exist")
+    reason = subject.thing.missing(subject.data / "a-folder-that-does-not-exist")
     require(reason is None or (isinstance(reason, str) and bool(reason)), f"missing returned {reason!r}")
 
 
@@ -56,7 +54,7 @@ def missing_says_where(subject: DatasetSubject) -> None:
 )
 def the_fingerprint_is_stable(subject: DatasetSubject) -> None:
     _ = subject.dataset
-    first, second = (subject.source.fingerprint(subject.data) for _ in range(2))
+    first, second = (subject.thing.fingerprint(subject.data) for _ in range(2))
     require(isinstance(first, str) and bool(first), f"fingerprint returned {first!r}, expected a text")
     require(first == second, f"fingerprint returned {first!r}, then {second!r}")
 
@@ -86,7 +84,7 @@ def the_card_is_right(subject: DatasetSubject) -> None:
     sizes = len(dataset.train.texts), len(dataset.test.texts), len(dataset.label_texts)
     found = card.num_train, card.num_test, card.num_labels
     require(found == sizes, f"the card says {found} training queries, test queries and labels, the data {sizes}")
-    require(card.name == subject.source.name, f"the card's name is {card.name!r}, expected {subject.source.name!r}")
+    require(card.name == subject.thing.name, f"the card's name is {card.name!r}, expected {subject.thing.name!r}")
 
 
 @DATASET_RULES.rule("Texts are str.", "decode bytes, and replace a missing text by an empty one")
@@ -104,15 +102,17 @@ def texts_are_texts(subject: DatasetSubject) -> None:
 
 @DATASET_RULES.rule("Reading twice gives the same data.", "draw at random from a fixed seed, and sort what files list")
 def reading_is_repeatable(subject: DatasetSubject) -> None:
-    first, second = content_hash(subject.dataset), content_hash(subject.source.read(subject.data))
+    first, second = content_hash(subject.dataset), content_hash(subject.thing.read(subject.data))
     require(first == second, "the content hash differs between two reads")
 
 
-class EvaluatorSubject:
+EVALUATOR_RULES = RuleSet("An evaluator")
+
+
+class EvaluatorSubject(Subject):
     """An evaluator, and the hits of random predictions of 12 queries for 20 labels; two queries have no true label."""
 
-    def __init__(self, evaluator: Any, *_: Any) -> None:
-        self.evaluator = evaluator
+    rules = EVALUATOR_RULES
 
     def hits(self, order: np.ndarray | None = None, empty: bool = False) -> Hits:
         """The hits, with queries in `order` [N]; with `empty` no query has a true label."""
@@ -127,26 +127,23 @@ class EvaluatorSubject:
         return find_hits(predictions, targets, np.linspace(5, 1, 20), np.arange(20), card)
 
 
-EVALUATOR_RULES: RuleSet[EvaluatorSubject] = RuleSet("An evaluator")
-
-
 @EVALUATOR_RULES.rule("`compute(hits, k)` is a fraction in 0..1.", "divide by what the metric can reach at most")
 def values_are_fractions(subject: EvaluatorSubject) -> None:
     for k in (1, 3, 10):
-        value = float(subject.evaluator.compute(subject.hits(), k))
-        require(0 <= value <= 1, f"{subject.evaluator.name}@{k} is {value}")
+        value = float(subject.thing.compute(subject.hits(), k))
+        require(0 <= value <= 1, f"{subject.thing.name}@{k} is {value}")
 
 
 @EVALUATOR_RULES.rule("Queries without true labels are allowed.", "return 0 where the denominator is 0")
 def queries_without_labels_are_handled(subject: EvaluatorSubject) -> None:
-    value = float(subject.evaluator.compute(subject.hits(empty=True), 5))
-    require(0 <= value <= 1, f"{subject.evaluator.name}@5 is {value} if no query has a true label")
+    value = float(subject.thing.compute(subject.hits(empty=True), 5))
+    require(0 <= value <= 1, f"{subject.thing.name}@5 is {value} if no query has a true label")
 
 
 @EVALUATOR_RULES.rule("A metric does not depend on the order of the queries.", "use hits.queries only to group hits")
 def the_order_of_queries_does_not_matter(subject: EvaluatorSubject) -> None:
-    first = float(subject.evaluator.compute(subject.hits(), 5))
-    second = float(subject.evaluator.compute(subject.hits(np.arange(12)[::-1]), 5))
+    first = float(subject.thing.compute(subject.hits(), 5))
+    second = float(subject.thing.compute(subject.hits(np.arange(12)[::-1]), 5))
     require(abs(first - second) < 1e-9, f"{first}, then {second} with the queries in reverse order")
 
 
@@ -155,7 +152,7 @@ def hits_are_not_changed(subject: EvaluatorSubject) -> None:
     hits = subject.hits()
     parts = (hits.queries, hits.ranks, hits.labels, hits.predictions.indices, hits.predictions.scores, hits.truth.data)
     before = [part.copy() for part in parts]
-    subject.evaluator.compute(hits, 5)
+    subject.thing.compute(hits, 5)
     require(all(np.array_equal(*pair) for pair in zip(parts, before, strict=True)), "compute changed an array of hits")
 
 
@@ -164,7 +161,7 @@ def hits_are_not_changed(subject: EvaluatorSubject) -> None:
     "return a term for every query or every label, also for one without hits, or leave `terms` out",
 )
 def terms_give_the_value(subject: EvaluatorSubject) -> None:
-    terms = getattr(subject.evaluator, "terms", None)
+    terms = getattr(subject.thing, "terms", None)
     if terms is None:
         raise NotApplicableError("it has no method `terms`, so its metrics get no intervals")
     hits = subject.hits()
@@ -173,21 +170,27 @@ def terms_give_the_value(subject: EvaluatorSubject) -> None:
     shapes = np.shape(found.numerator), np.shape(found.denominator)
     expected = (((12,), (12,)), ((20,), (20,)))
     require(shapes in expected, f"terms of the shapes {shapes}, expected (12,) for 12 queries or (20,) for 20 labels")
-    value = float(subject.evaluator.compute(hits, 5))
+    value = float(subject.thing.compute(hits, 5))
     require(abs(found.value - value) < 1e-9, f"the terms give {found.value}, compute gives {value}")
 
 
+TEACHER_RULES = RuleSet("A teacher")
 NUM_PAIRS = 40
 
 
-class TeacherSubject:
+class TeacherSubject(Subject):
     """A teacher with settings, and a dataset to ask it about."""
 
-    def __init__(self, kind: type[Teacher], settings: Mapping[str, Any], folder: Path, _: Path) -> None:
-        self.kind, self.settings, self.dataset = kind, {"name": kind.name, **settings}, load_tiny(ORDINARY, folder)
+    rules = TEACHER_RULES
+    thing: type[Teacher]
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        return load_tiny(ORDINARY, self.folder)
 
     def make(self) -> Teacher:
-        teacher = self.kind(self.kind.Config.model_validate_json(json.dumps(self.settings), strict=True))
+        settings = json.dumps({"name": self.thing.name, **self.settings})
+        teacher = self.thing(self.thing.Config.model_validate_json(settings, strict=True))
         if teacher.simulated:
             teacher.read_annotations(self.dataset.training_data())
         return teacher
@@ -203,9 +206,6 @@ class TeacherSubject:
             documents,
             labels,
         )
-
-
-TEACHER_RULES: RuleSet[TeacherSubject] = RuleSet("A teacher")
 
 
 @TEACHER_RULES.rule("`identity()` is what an answer depends on.", "return JSON types, and the same each time")
@@ -242,11 +242,15 @@ def every_pair_is_answered_once(subject: TeacherSubject) -> None:
         require(int(np.min(part.prompt_tokens)) >= 0, "prompt_tokens are negative")
 
 
-class TrackerSubject:
-    """A tracker, and a folder of results."""
+TRACKER_RULES = RuleSet("A tracker")
+FOLDER = "self.store is the folder of the run's results; make what the tracker needs in __init__"
 
-    def __init__(self, kind: type[Tracker], _: Mapping[str, Any], store: Path, __: Path) -> None:
-        self.kind, self.store = kind, store
+
+class TrackerSubject(Subject):
+    """A tracker. The scratch folder is that of its results."""
+
+    rules = TRACKER_RULES
+    thing: type[Tracker]
 
     def trial(self, seed: int) -> Trial:
         """A made-up trial."""
@@ -277,13 +281,9 @@ class TrackerSubject:
         )
 
 
-TRACKER_RULES: RuleSet[TrackerSubject] = RuleSet("A tracker")
-FOLDER = "self.store is the folder of the run's results; make what the tracker needs in __init__"
-
-
 @TRACKER_RULES.rule("A tracker is called with `begin`, `step`, `evaluation`, `end` and `close`.", FOLDER)
 def events_of_a_trial_are_handled(subject: TrackerSubject) -> None:
-    tracker, trial = subject.kind(subject.store), subject.trial(0)
+    tracker, trial = subject.thing(subject.folder), subject.trial(0)
     tracker.begin(trial)
     tracker.step(trial, TrialProgress("train", 0.5, {"loss": 1.25}, {"steps": 5, "stage_seconds": {"train": 1.0}}))
     tracker.evaluation(trial, {"fraction": 0.5, "steps": 5.0, "P@1": 0.4})
@@ -293,7 +293,7 @@ def events_of_a_trial_are_handled(subject: TrackerSubject) -> None:
 
 @TRACKER_RULES.rule("Trials may run side by side: each call says which trial it is about.", "keep state by trial.key")
 def trials_side_by_side_are_handled(subject: TrackerSubject) -> None:
-    tracker, trials = subject.kind(subject.store), [subject.trial(1), subject.trial(2)]
+    tracker, trials = subject.thing(subject.folder), [subject.trial(1), subject.trial(2)]
     for trial in trials:
         tracker.begin(trial)
     for trial in (*trials, *reversed(trials)):

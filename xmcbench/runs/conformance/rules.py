@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from pathlib import Path
+from traceback import walk_tb
+from typing import Any, ClassVar
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import InvalidPredictions
 
 PAGE = "docs/writing-a-plugin.md"
-
-S = TypeVar("S")
 
 
 class BrokenRuleError(XMCBenchError):
@@ -29,13 +29,13 @@ def require(kept: bool, found: str) -> None:
 
 
 @dataclass(frozen=True)
-class Rule(Generic[S]):
-    """One rule. `check` is given the subject: the plugin, and the data that it is tried on."""
+class Rule:
+    """One rule. `check` is given the subject."""
 
     sentence: str
     section: str  # the heading of `PAGE` under which the rule is written
     remedy: str
-    check: Callable[[S], None]
+    check: Callable[[Any], None]
 
     @property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class Rule(Generic[S]):
 class Result:
     """The outcome of one check: `found` is None if the rule is kept."""
 
-    rule: Rule[Any]
+    rule: Rule
     found: str | None = None
     skipped: str = ""  # why the check was not made
 
@@ -61,24 +61,37 @@ class Result:
 
 
 @dataclass(frozen=True)
-class RuleSet(Generic[S]):
+class RuleSet:
     """The rules of one kind of plugin, in the order in which they are checked."""
 
     section: str
-    rules: list[Rule[S]] = field(default_factory=list)
+    rules: list[Rule] = field(default_factory=list)
 
-    def rule(self, sentence: str, remedy: str) -> Callable[[Callable[[S], None]], Rule[S]]:
+    def rule(self, sentence: str, remedy: str) -> Callable[[Callable[[Any], None]], Rule]:
         """Decorate a check, to add it as a rule."""
 
-        def add(check: Callable[[S], None]) -> Rule[S]:
-            rule = Rule(sentence, self.section, remedy, check)
-            self.rules.append(rule)
-            return rule
+        def add(check: Callable[[Any], None]) -> Rule:
+            self.rules.append(Rule(sentence, self.section, remedy, check))
+            return self.rules[-1]
 
         return add
 
 
-def outcome(rule: Rule[S], subject: S) -> Result:
+@dataclass
+class Subject:
+    """What the rules of a kind are checked on: a plugin with settings, a scratch folder, and the folder of datasets.
+
+    Making one raises XMCBenchError where the settings do not fit.
+    """
+
+    thing: Any
+    settings: Mapping[str, Any]
+    folder: Path
+    data: Path
+    rules: ClassVar[RuleSet]
+
+
+def outcome(rule: Rule, subject: Subject) -> Result:
     """Check one rule. Whatever the plugin raises breaks the rule."""
     try:
         rule.check(subject)
@@ -87,15 +100,7 @@ def outcome(rule: Rule[S], subject: S) -> Result:
     except (BrokenRuleError, InvalidPredictions) as problem:
         return Result(rule, found=str(problem))
     except Exception as problem:
-        return Result(rule, found=f"{type(problem).__name__}: {problem}{_place(problem)}")
+        *_, (frame, line) = walk_tb(problem.__traceback__)
+        place = f"{frame.f_code.co_filename.rpartition('/')[2]}:{line}"
+        return Result(rule, found=f"{type(problem).__name__}: {problem} ({place})")
     return Result(rule)
-
-
-def _place(problem: BaseException) -> str:
-    """The line that raised, as in " (my_method.py:12)"."""
-    trace = problem.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return ""
-    return f" ({trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno})"

@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 import torch
 
+from xmcbench.data import TrainingData
 from xmcbench.engine.sampling import Batch, Embeddings, Sampler
-from xmcbench.runs.conformance.rules import RuleSet, require
+from xmcbench.runs.conformance.rules import RuleSet, Subject, require
 from xmcbench.runs.conformance.tiny_trial import ORDINARY, load_tiny
 
 BATCH_SIZE, DIMENSIONS = 8, 6
 
 
-class SamplerSubject:
+RULES = RuleSet("A sampler")
+PURE = "draw from the `rng` that is given, or from self.sampler.rng(purpose, epoch); keep no counter"
+
+
+class SamplerSubject(Subject):
     """A registered recipe or subclass of `Sampler`, and training data."""
 
-    def __init__(self, make: Any, _: Mapping[str, Any], folder: Path, __: Path) -> None:
-        self.make_sampler, self.train = make, load_tiny(ORDINARY, folder).training_data()
+    rules = RULES
+
+    @cached_property
+    def train(self) -> TrainingData:
+        return load_tiny(ORDINARY, self.folder).training_data()
 
     def make(self, seed: int = 0, epochs: int = 1) -> Sampler:
         """A sampler that was shown embeddings before each of `epochs` epochs."""
-        sampler = self.make_sampler(self.train, batch_size=BATCH_SIZE, seed=seed)
+        sampler: Sampler = self.thing(self.train, batch_size=BATCH_SIZE, seed=seed)
         require(isinstance(sampler, Sampler), f"it makes a {type(sampler).__name__}, expected a Sampler")
         for epoch in range(epochs):
             sampler.refresh(epoch, self.embeddings())
-        return sampler  # type: ignore[no-any-return]
+        return sampler
 
     def embeddings(self) -> Embeddings:
         """Fixed random vectors."""
@@ -36,10 +42,6 @@ class SamplerSubject:
         queries_ND = torch.randn(len(self.train.texts), DIMENSIONS, generator=draw)
         labels_LD = torch.randn(self.train.num_labels, DIMENSIONS, generator=draw)
         return Embeddings(lambda: queries_ND, lambda: labels_LD)
-
-
-RULES: RuleSet[SamplerSubject] = RuleSet("A sampler")
-PURE = "draw from the `rng` that is given, or from self.sampler.rng(purpose, epoch); keep no counter"
 
 
 def _same(first: Batch, second: Batch) -> bool:

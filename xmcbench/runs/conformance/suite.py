@@ -13,17 +13,17 @@ from xmcbench.data.prepared import find_source
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.files.yaml_lines import parse_value
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.conformance.rules import Result, Rule, outcome
+from xmcbench.runs.conformance.rules import Result, Rule, Subject, outcome
 
-# By kind: the module beside this one, and its names of the rules and of what they are checked on. Those of methods and
-# samplers import torch.
+# By kind: the module beside this one, and its class of what the rules are checked on. Those of methods and samplers
+# import torch.
 HOMES = {
-    "method": ("method_rules", "RULES", "MethodSubject"),
-    "evaluator": ("plugin_rules", "EVALUATOR_RULES", "EvaluatorSubject"),
-    "dataset": ("plugin_rules", "DATASET_RULES", "DatasetSubject"),
-    "teacher": ("plugin_rules", "TEACHER_RULES", "TeacherSubject"),
-    "tracker": ("plugin_rules", "TRACKER_RULES", "TrackerSubject"),
-    "sampler": ("sampler_rules", "RULES", "SamplerSubject"),
+    "method": ("method_rules", "MethodSubject"),
+    "evaluator": ("plugin_rules", "EvaluatorSubject"),
+    "dataset": ("plugin_rules", "DatasetSubject"),
+    "teacher": ("plugin_rules", "TeacherSubject"),
+    "tracker": ("plugin_rules", "TrackerSubject"),
+    "sampler": ("sampler_rules", "SamplerSubject"),
 }
 
 
@@ -38,25 +38,24 @@ def find_kind(name: str) -> str:
     raise UnknownNameError("plugin", name, [known.name for kind in HOMES for known in registry().all(kind)])
 
 
-def _home(kind: str) -> tuple[Any, Any]:
-    """The set of rules of one kind of plugin, and the class of what they are checked on."""
-    module, rules, subject = HOMES[kind]
-    home = import_module(f"xmcbench.runs.conformance.{module}")
-    return getattr(home, rules), getattr(home, subject)
+def _home(kind: str) -> type[Subject]:
+    module, name = HOMES[kind]
+    home: type[Subject] = getattr(import_module(f"xmcbench.runs.conformance.{module}"), name)
+    return home
 
 
-def rules_of(kind: str) -> list[Rule[Any]]:
+def rules_of(kind: str) -> list[Rule]:
     """The rules of one kind of plugin."""
-    return list(_home(kind)[0].rules)
+    return list(_home(kind).rules.rules)
 
 
-def make_subject(kind: str, name: str, settings: Mapping[str, Any], folder: Path, data: Path) -> Any:
+def make_subject(kind: str, name: str, settings: Mapping[str, Any], folder: Path, data: Path) -> Subject:
     """What the rules of `kind` are checked on. Scratch files go to `folder`; datasets are read from `data`.
 
     Raises XMCBenchError if the plugin does not exist or the settings do not fit.
     """
     thing = find_source(name, data) if kind == "dataset" else registry().thing(kind, name)
-    return _home(kind)[1](thing, settings, folder, data)
+    return _home(kind)(thing, settings, folder, data)
 
 
 @contextmanager

@@ -48,12 +48,19 @@ LONG = "a very long text of many words " * 400
 ODD_TEXTS = ("", " ", LONG, "寒い冬の朝", "Ωμέγα и кириллица", "שלום عالم", "🙂🙂", "line\nbreak\tand tab", "!?")
 
 
+Made = tuple[list[Row], list[Row], list[str]]  # training queries, test queries, and the texts of the labels 0, 1, ...
+
+
 def load_tiny(name: str, folder: Path) -> Dataset:
     """The dataset `name`, written to `folder`/data first where it is not there."""
     data = folder / "data"
     if not (data / name).exists():
         data.mkdir(parents=True, exist_ok=True)
-        MAKERS[name](data / name)
+        train, test, labels = MAKERS[name]()
+        texts = {str(key): text for key, text in enumerate(labels)}
+        write_dataset(train, test, data / name, source="made for checks", label_texts=texts)
+        with (data / name / "card.yaml").open("a", encoding="utf-8") as card:
+            card.write("max_length: 16\nmax_label_length: 8\n")
     return load(name, data, folder / "cache")
 
 
@@ -62,42 +69,32 @@ def _words(count: int, seed: int) -> list[str]:
     return ["".join(rng.choice(SYLLABLES, size=3)) for _ in range(count)]
 
 
-def _ordinary(folder: Path) -> None:
+def _ordinary() -> Made:
     """Each label is a word; a query holds the words of its one to three labels, and others."""
     labels, others = _words(NUM_LABELS, 0), _words(60, 1)
     rng = np.random.default_rng(2)
 
-    def rows(count: int) -> list[Row]:
-        made = []
-        for _ in range(count):
-            keys = rng.choice(NUM_LABELS, size=rng.integers(1, 4), replace=False)
-            words = [labels[key] for key in keys] + list(rng.choice(others, size=4))
-            made.append(Row(" ".join(rng.permutation(words)), [str(key) for key in keys], "made"))
-        return made
+    def row() -> Row:
+        keys = rng.choice(NUM_LABELS, size=rng.integers(1, 4), replace=False)
+        words = [labels[key] for key in keys] + list(rng.choice(others, size=4))
+        return Row(" ".join(rng.permutation(words)), [str(key) for key in keys], "made")
 
-    _write(folder, rows(NUM_TRAIN), rows(NUM_TEST), {str(key): text for key, text in enumerate(labels)})
+    return [row() for _ in range(NUM_TRAIN)], [row() for _ in range(NUM_TEST)], labels
 
 
-def _odd(folder: Path) -> None:
+def _odd() -> Made:
     """Odd, repeated and empty texts, queries without labels, labels without queries."""
     texts = [*ODD_TEXTS, *ODD_TEXTS[:3], *(f"query {word}" for word in _words(12, 3))]
-    labels = {str(key): text for key, text in enumerate([*ODD_TEXTS[1:], "no query has this", "same", "same"])}
+    labels = [*ODD_TEXTS[1:], "no query has this", "same", "same"]
     train = [Row(text, [] if place % 4 == 3 else [str(place % 6)], "made") for place, text in enumerate(texts)]
     test = [Row(text, [] if place % 3 == 2 else [str(place % len(labels))], "made") for place, text in enumerate(texts)]
-    _write(folder, train, test, labels)
+    return train, test, labels
 
 
-def _one_label(folder: Path) -> None:
+def _one_label() -> Made:
     """One label for all queries."""
-    texts = [f"query {word}" for word in _words(12, 4)]
-    rows = [Row(text, ["0"], "made") for text in texts]
-    _write(folder, rows[:8], rows[8:], {"0": "the only label"})
-
-
-def _write(folder: Path, train: list[Row], test: list[Row], labels: Mapping[str, str]) -> None:
-    write_dataset(train, test, folder, source="made for checks", label_texts=dict(labels))
-    with (folder / "card.yaml").open("a", encoding="utf-8") as card:
-        card.write("max_length: 16\nmax_label_length: 8\n")
+    rows = [Row(f"query {word}", ["0"], "made") for word in _words(12, 4)]
+    return rows[:8], rows[8:], ["the only label"]
 
 
 MAKERS = {ORDINARY: _ordinary, ODD: _odd, ONE_LABEL: _one_label}
