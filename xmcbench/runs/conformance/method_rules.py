@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError, RuleSet, Subject, require
+from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError, Subject, require, rule
 from xmcbench.runs.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, Fitted, K, TinyTrial
 from xmcbench.runs.file_guard import Sandbox
 from xmcbench.runs.job import variables
@@ -34,21 +34,19 @@ from xmcbench.trial.record import why_not_recordable
 from xmcbench.trial.run import Progress, TrainingLog
 
 MICRO_BATCH_TOKENS = 96  # a few texts of the tiny datasets
+ODD_REMEDY = "handle empty texts and labels or queries without pairs, or return a reason from skip(card)"
+of_dual_encoders = partial(rule, section="A method that is a dual encoder")
 
 
 class Interrupted(Exception):
     """Ends a training, as a kill would."""
 
 
-RULES = RuleSet("A method")
-OF_DUAL_ENCODERS = RuleSet("A method that is a dual encoder", RULES.rules)  # after the others
-
-
 @dataclass
 class MethodSubject(Subject):
     """A registered method with settings, and a folder to train it in."""
 
-    rules = RULES
+    section = "A method"
     thing: type[Method]
 
     def __post_init__(self) -> None:
@@ -69,28 +67,218 @@ class MethodSubject(Subject):
         return trial.fit()
 
     @cached_property
-    def saved(self) -> Path:
-        """The folder of the saved model."""
-        folder = self.folder / "model"
-        folder.mkdir()
-        self.fitted.method.save(folder)
-        return folder
-
-    @cached_property
     def elsewhere(self) -> Predictions:
         """The predictions of the trial run in another process, with another hash seed, home and cache."""
         folder = self.folder / "second"
         trial = replace(self.trial, name="second process", folder=folder)
         return trial.run(PYTHONHASHSEED="12345", HOME=str(folder / "home"))
 
+    @rule("`Config` is a pydantic model: frozen, unknown keys refused.", "use tuples and frozen models as fields")
+    def settings_are_immutable(self) -> None:
+        config = self.trial.build().config
+        require(bool(config.model_config.get("frozen")), f"{type(config).__name__} is not frozen")
+        require(config.model_config.get("extra") == "forbid", f"{type(config).__name__} accepts unknown keys")
+        for place, kind in _mutable_parts(config, ""):
+            raise BrokenRuleError(f"the setting {place} is a {kind}, which can be changed")
 
-@RULES.rule("`Config` is a pydantic model: frozen, unknown keys refused.", "use tuples and frozen models as fields")
-def settings_are_immutable(subject: MethodSubject) -> None:
-    config = subject.trial.build().config
-    require(bool(config.model_config.get("frozen")), f"{type(config).__name__} is not frozen")
-    require(config.model_config.get("extra") == "forbid", f"{type(config).__name__} accepts unknown keys")
-    for place, kind in _mutable_parts(config, ""):
-        raise BrokenRuleError(f"the setting {place} is a {kind}, which can be changed")
+    @rule(
+        "`Config` is a pydantic model: frozen, unknown keys refused.",
+        "give every setting a type that pydantic writes as JSON and reads again",
+    )
+    def settings_survive_json(self) -> None:
+        config = self.trial.build().config
+        again = type(config).model_validate_json(config.model_dump_json(), strict=True)
+        require(again == config, f"{config!r} becomes {again!r}")
+
+    @rule(
+        "`predict(texts, k)` returns `[N, k]` label ids and scores, best first, equal scores by ascending label, no "
+        "label twice; -1 and -inf pad a row that has fewer.",
+        "rank the scores with xmcbench.evaluation.rank",
+    )
+    def predictions_are_ranked(self) -> None:
+        for k in (1, K, NUM_LABELS):
+            self.fitted.predict(k)
+
+    @rule("`fit` leaves `self.config` as it is.", "copy what fit has to change")
+    def fit_leaves_the_settings(self) -> None:
+        before, after = self.trial.build().config, self.fitted.method.config
+        require(before == after, f"{before!r} before, {after!r} after")
+
+    @rule(
+        "It keeps to `run.budget`, charging `run.ledger` as it goes.",
+        "stop when run.ledger.fraction(run.budget) reaches 1; charge steps and encoder_tokens to run.ledger",
+    )
+    def the_budget_is_kept(self) -> None:
+        ledger = self.fitted.log.ledger
+        over = ledger.over(BUDGET)
+        require(not over, f"charged {over}, allowed {BUDGET.limits()} and one step more")
+        charged = ledger.steps or ledger.encoder_tokens or ledger.flops or ledger.stage_seconds
+        parameters = self.fitted.method.num_parameters
+        require(bool(charged) or not parameters, f"{parameters} parameters were trained, and nothing was charged")
+
+    @rule(
+        "What it charges is what the harness counts: tokens through the encoder, steps of optimisers, seconds.",
+        "charge encoder_tokens, and work in run.ledger.stage; index and uncharged() are not for training",
+    )
+    def all_work_is_charged(self) -> None:
+        log = TrainingLog()
+        with metering() as meter, log.ledger.stage("prepare"):
+            fitted = replace(self.trial, name="metered").fit(log=log)
+        problem = why_not_recordable(log.ledger.as_dict(), log.curve)
+        problem = problem or uncharged_work(meter, log.ledger, BUDGET, NUM_LABELS, len(log.curve))
+        require(not problem, problem)
+        with metering() as meter:
+            fitted.method.predict(list(fitted.dataset.test.texts), K)
+        require(not meter.updates, "predict trained")
+
+    @rule(
+        "What a trial's result depends on is in its settings.", "make it a field of Config, which is in the trial's key"
+    )
+    def no_setting_is_read_from_the_environment(self) -> None:
+        for path in code_files(self.thing):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                require(not _reads_environment(node), f"{path.name}:{getattr(node, 'lineno', 0)} reads os.environ")
+
+    @rule("`predict` returns the same whenever it is asked.", "draw nothing at random in predict, change no state")
+    def predictions_repeat(self) -> None:
+        require_same(self.fitted.predict(), self.fitted.predict(), "the first call", "the second")
+
+    @rule(
+        "Queries arrive shuffled: an answer must not depend on its neighbours.",
+        "compute each row from its own text alone: no statistics over the batch in predict",
+    )
+    def predictions_do_not_depend_on_other_queries(self) -> None:
+        fitted = self.fitted
+        texts = list(fitted.dataset.test.texts)
+        found = fitted.predict()
+        Sample(texts, found).check_order(fitted.method)
+        for row in (0, len(texts) - 1):
+            alone = Sample([texts[row]], Predictions(found.indices[[row]], found.scores[[row]]))
+            alone.check_order(fitted.method)
+
+    @rule('Randomness comes from `run.rng("purpose")` or `run.seed`. Nothing global.', "use run.rng in place of it")
+    def no_global_generator_is_used(self) -> None:
+        np.random.seed(1)  # noqa: NPY002
+        random.seed(1)
+        before = random.getstate(), repr(np.random.get_state(legacy=False))  # noqa: NPY002
+        again = replace(self.trial, name="again").fit()
+        after = random.getstate(), repr(np.random.get_state(legacy=False))  # noqa: NPY002
+        require(before[0] == after[0], "fit draws from the module random")
+        require(before[1] == after[1], "fit draws from numpy.random")
+        require_same(self.fitted.predict(), again.predict(), "the first training", "the second with the same seed")
+
+    @rule(
+        "One seed gives one result, also in another process.",
+        "iterate over sorted(...) in place of a set, and use no time, address or hash()",
+    )
+    def another_process_trains_the_same(self) -> None:
+        require_same(self.fitted.predict(NUM_LABELS), self.elsewhere, "this process", "another process")
+
+    @rule(
+        "One seed gives one result, also in another process.",
+        "keep in run.cache, and nowhere else, only what does not depend on the seed",
+    )
+    def seeds_share_nothing(self) -> None:
+        other = replace(self.trial, name="other seed", seed=1)
+        elsewhere = replace(other, folder=self.folder / "elsewhere")
+        after = other.fit()
+        with variables(HOME=str(elsewhere.folder)):
+            alone = elsewhere.fit()
+        require_same(after.predict(), alone.predict(), "a seed after another", "the seed alone")
+
+    @rule(
+        "`save` and `load` use JSON, npz or safetensors, never pickle.", "write arrays with numpy.savez or safetensors"
+    )
+    def the_model_is_saved_without_pickle(self) -> None:
+        folder = self.folder / "model"
+        folder.mkdir()
+        self.fitted.method.save(folder)
+        for path in filter(Path.is_file, sorted(folder.rglob("*"))):
+            with path.open("rb") as file:
+                start = file.read(4096)
+            pickled = (start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05") or b"data.pkl" in start
+            require(not pickled, f"{path.name} holds a pickle")
+
+    @rule("`load` restores what `save` wrote.", "save everything that predict reads, and read it all in load")
+    def the_loaded_model_predicts_the_same(self) -> None:
+        try:
+            _ = self.elsewhere  # its trial asks the saved model again, moved to another folder, in a process of its own
+        except NotApplicableError as problem:
+            require("saved model" not in str(problem), str(problem))
+            raise
+
+    @rule(
+        "What it writes to `run.checkpoint` is there again when a killed trial is resumed.",
+        "write whole files with xmcbench.files.atomic_write, restore all state from them, or start again from nothing",
+    )
+    def a_resumed_training_equals_an_unbroken_one(self) -> None:
+        trial = replace(self.trial, name="resumed")
+        reports = count(1)
+
+        def interrupt(_: Progress) -> None:
+            if next(reports) == 2:
+                raise Interrupted
+
+        training = sys.modules.get("xmcbench.engine.training.training")  # of embedding methods: a checkpoint each step
+        with patch.object(training, "SECONDS", -1.0) if training else nullcontext():
+            try:
+                trial.fit(interrupt)
+            except Interrupted:
+                resumed = trial.fit()
+                require_same(self.fitted.predict(), resumed.predict(), "the unbroken training", "the resumed one")
+                one, other = self.fitted.log.ledger.steps, resumed.log.ledger.steps
+                require(one == other, f"{one} steps charged by the unbroken training, {other} by the other")
+                return
+        raise NotApplicableError("fit reports progress at most once")
+
+    @rule(
+        "`fit(train, run)` sees `TrainingData`. The method does not read the dataset's files.",
+        "take texts, targets and label texts from `train`",
+    )
+    def no_test_file_is_read(self) -> None:
+        trial = replace(self.trial, name="guarded")
+        with Sandbox(trial.job(), own_thread=False).closed("fit or predict"):
+            trial.fit().method.predict(["a query"], 1)
+
+    @rule("Queries and labels may lack pairs; texts may be empty, equal, long, or of any script.", ODD_REMEDY)
+    def odd_texts_are_handled(self) -> None:
+        self.fit_on(ODD).predict()
+
+    @rule("A dataset may have a single label.", ODD_REMEDY)
+    def a_single_label_is_handled(self) -> None:
+        self.fit_on(ONE_LABEL).predict()
+
+    def _without_dropout(self, name: str, **settings: Any) -> TinyTrial:
+        """The trial with further settings and an encoder without dropout, whose draws depend on micro-batches.
+
+        Raises NotApplicableError for a method without an encoder.
+        """
+        if "micro_batch_tokens" not in self.thing.Config.model_fields:
+            raise NotApplicableError("not a DualEncoder")
+        encoder: Any = self.trial.settings.get("encoder", "tiny")
+        named: Mapping[str, Any] = encoder if isinstance(encoder, Mapping) else {"name": encoder}
+        still = {**named, "dropout": 0.0, "hidden_dropout": 0.0}
+        return replace(self.trial, name=name, settings={**self.trial.settings, "encoder": still, **settings})
+
+    @of_dual_encoders(
+        "The size of micro-batches changes results only by rounding.",
+        "make `loss` a function of the batch's embeddings alone, with the gradients of the whole batch",
+    )
+    def micro_batches_change_nothing(self) -> None:
+        whole = self._without_dropout("whole").fit()
+        parts = self._without_dropout("parts", micro_batch_tokens=MICRO_BATCH_TOKENS).fit()
+        require_same(whole.predict(), parts.predict(), "one batch", "micro-batches")
+
+    @of_dual_encoders(
+        "Two workers train what one worker trains, up to rounding.",
+        "see each of `self.shard.label_ids` as this worker's labels only, or set many_workers = False",
+    )
+    def two_workers_change_nothing(self) -> None:
+        if not self.thing.many_workers:
+            raise NotApplicableError("many_workers is False")
+        alone = self._without_dropout("alone").fit()
+        together = self._without_dropout("two workers").run(workers=2)
+        require_same(alone.predict(NUM_LABELS), together, "one worker", "two workers")
 
 
 def _mutable_parts(value: Any, place: str) -> Iterator[tuple[str, str]]:
@@ -107,195 +295,11 @@ def _mutable_parts(value: Any, place: str) -> Iterator[tuple[str, str]]:
             yield from _mutable_parts(part, f"{place}[{number}]")
 
 
-@RULES.rule(
-    "`Config` is a pydantic model: frozen, unknown keys refused.",
-    "give every setting a type that pydantic writes as JSON and reads again",
-)
-def settings_survive_json(subject: MethodSubject) -> None:
-    config = subject.trial.build().config
-    again = type(config).model_validate_json(config.model_dump_json(), strict=True)
-    require(again == config, f"{config!r} becomes {again!r}")
-
-
-@RULES.rule(
-    "`predict(texts, k)` returns `[N, k]` label ids and scores, best first, equal scores by ascending label, no label "
-    "twice; -1 and -inf pad a row that has fewer.",
-    "rank the scores with xmcbench.evaluation.rank",
-)
-def predictions_are_ranked(subject: MethodSubject) -> None:
-    for k in (1, K, NUM_LABELS):
-        subject.fitted.predict(k)
-
-
-@RULES.rule("`fit` leaves `self.config` as it is.", "copy what fit has to change")
-def fit_leaves_the_settings(subject: MethodSubject) -> None:
-    before, after = subject.trial.build().config, subject.fitted.method.config
-    require(before == after, f"{before!r} before, {after!r} after")
-
-
-@RULES.rule(
-    "It keeps to `run.budget`, charging `run.ledger` as it goes.",
-    "stop when run.ledger.fraction(run.budget) reaches 1; charge steps and encoder_tokens to run.ledger",
-)
-def the_budget_is_kept(subject: MethodSubject) -> None:
-    ledger = subject.fitted.log.ledger
-    over = ledger.over(BUDGET)
-    require(not over, f"charged {over}, allowed {BUDGET.limits()} and one step more")
-    charged = ledger.steps or ledger.encoder_tokens or ledger.flops or ledger.stage_seconds
-    parameters = subject.fitted.method.num_parameters
-    require(bool(charged) or not parameters, f"{parameters} parameters were trained, and nothing was charged")
-
-
-@RULES.rule(
-    "What it charges is what the harness counts: tokens through the encoder, steps of optimisers, seconds.",
-    "charge encoder_tokens, and work in run.ledger.stage; index and uncharged() are not for training",
-)
-def all_work_is_charged(subject: MethodSubject) -> None:
-    log = TrainingLog()
-    with metering() as meter, log.ledger.stage("prepare"):
-        fitted = replace(subject.trial, name="metered").fit(log=log)
-    problem = why_not_recordable(log.ledger.as_dict(), log.curve)
-    problem = problem or uncharged_work(meter, log.ledger, BUDGET, NUM_LABELS, len(log.curve))
-    require(not problem, problem)
-    with metering() as meter:
-        fitted.method.predict(list(fitted.dataset.test.texts), K)
-    require(not meter.updates, "predict trained")
-
-
-@RULES.rule(
-    "What a trial's result depends on is in its settings.", "make it a field of Config, which is in the trial's key"
-)
-def no_setting_is_read_from_the_environment(subject: MethodSubject) -> None:
-    for path in code_files(subject.thing):
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            require(not _reads_environment(node), f"{path.name}:{getattr(node, 'lineno', 0)} reads os.environ")
-
-
 def _reads_environment(node: ast.AST) -> bool:
     """Whether a node of Python code is `os.getenv`, `os.environ.get` or a value of `os.environ`."""
     if isinstance(node, ast.Subscript):
         return isinstance(node.ctx, ast.Load) and ast.unparse(node.value) == "os.environ"
     return isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.getenv", "os.environ.get", "os.environ.items")
-
-
-@RULES.rule("`predict` returns the same whenever it is asked.", "draw nothing at random in predict, change no state")
-def predictions_repeat(subject: MethodSubject) -> None:
-    require_same(subject.fitted.predict(), subject.fitted.predict(), "the first call", "the second")
-
-
-@RULES.rule(
-    "Queries arrive shuffled: an answer must not depend on its neighbours.",
-    "compute each row from its own text alone: no statistics over the batch in predict",
-)
-def predictions_do_not_depend_on_other_queries(subject: MethodSubject) -> None:
-    fitted = subject.fitted
-    texts = list(fitted.dataset.test.texts)
-    found = fitted.predict()
-    Sample(texts, found).check_order(fitted.method)
-    for row in (0, len(texts) - 1):
-        Sample(texts[row : row + 1], Predictions(found.indices[[row]], found.scores[[row]])).check_order(fitted.method)
-
-
-@RULES.rule('Randomness comes from `run.rng("purpose")` or `run.seed`. Nothing global.', "use run.rng in place of it")
-def no_global_generator_is_used(subject: MethodSubject) -> None:
-    np.random.seed(1)  # noqa: NPY002
-    random.seed(1)
-    before = random.getstate(), repr(np.random.get_state(legacy=False))  # noqa: NPY002
-    again = replace(subject.trial, name="again").fit()
-    after = random.getstate(), repr(np.random.get_state(legacy=False))  # noqa: NPY002
-    require(before[0] == after[0], "fit draws from the module random")
-    require(before[1] == after[1], "fit draws from numpy.random")
-    require_same(subject.fitted.predict(), again.predict(), "the first training", "the second with the same seed")
-
-
-@RULES.rule(
-    "One seed gives one result, also in another process.",
-    "iterate over sorted(...) in place of a set, and use no time, address or hash()",
-)
-def another_process_trains_the_same(subject: MethodSubject) -> None:
-    require_same(subject.fitted.predict(NUM_LABELS), subject.elsewhere, "this process", "another process")
-
-
-@RULES.rule(
-    "One seed gives one result, also in another process.",
-    "keep in run.cache, and nowhere else, only what does not depend on the seed",
-)
-def seeds_share_nothing(subject: MethodSubject) -> None:
-    other = replace(subject.trial, name="other seed", seed=1)
-    elsewhere = replace(other, folder=subject.folder / "elsewhere")
-    after = other.fit()
-    with variables(HOME=str(elsewhere.folder)):
-        alone = elsewhere.fit()
-    require_same(after.predict(), alone.predict(), "a seed after another", "the seed alone")
-
-
-@RULES.rule(
-    "`save` and `load` use JSON, npz or safetensors, never pickle.", "write arrays with numpy.savez or safetensors"
-)
-def the_model_is_saved_without_pickle(subject: MethodSubject) -> None:
-    for path in sorted(subject.saved.rglob("*")):
-        if path.is_file():
-            with path.open("rb") as file:
-                start = file.read(4096)
-            pickled = (start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05") or b"data.pkl" in start
-            require(not pickled, f"{path.name} holds a pickle")
-
-
-@RULES.rule("`load` restores what `save` wrote.", "save everything that predict reads, and read it all in load")
-def the_loaded_model_predicts_the_same(subject: MethodSubject) -> None:
-    try:
-        _ = subject.elsewhere  # its trial asks the saved model again, moved to another folder, in a process of its own
-    except NotApplicableError as problem:
-        require("saved model" not in str(problem), str(problem))
-        raise
-
-
-@RULES.rule(
-    "What it writes to `run.checkpoint` is there again when a killed trial is resumed.",
-    "write whole files with xmcbench.files.atomic_write, restore all state from them, or start again from nothing",
-)
-def a_resumed_training_equals_an_unbroken_one(subject: MethodSubject) -> None:
-    trial = replace(subject.trial, name="resumed")
-    reports = count(1)
-
-    def interrupt(_: Progress) -> None:
-        if next(reports) == 2:
-            raise Interrupted
-
-    training = sys.modules.get("xmcbench.engine.training.training")  # of embedding methods: a checkpoint each step
-    with patch.object(training, "SECONDS", -1.0) if training else nullcontext():
-        try:
-            trial.fit(interrupt)
-        except Interrupted:
-            resumed = trial.fit()
-            require_same(subject.fitted.predict(), resumed.predict(), "the unbroken training", "the resumed one")
-            steps = subject.fitted.log.ledger.steps, resumed.log.ledger.steps
-            require(steps[0] == steps[1], f"{steps[0]} steps charged by the unbroken training, {steps[1]} by the other")
-            return
-    raise NotApplicableError("fit reports progress at most once")
-
-
-@RULES.rule(
-    "`fit(train, run)` sees `TrainingData`. The method does not read the dataset's files.",
-    "take texts, targets and label texts from `train`",
-)
-def no_test_file_is_read(subject: MethodSubject) -> None:
-    trial = replace(subject.trial, name="guarded")
-    with Sandbox(trial.job(), own_thread=False).closed("fit or predict"):
-        trial.fit().method.predict(["a query"], 1)
-
-
-ODD_REMEDY = "handle empty texts and labels or queries without pairs, or return a reason from skip(card)"
-
-
-@RULES.rule("Queries and labels may lack pairs; texts may be empty, equal, long, or of any script.", ODD_REMEDY)
-def odd_texts_are_handled(subject: MethodSubject) -> None:
-    subject.fit_on(ODD).predict()
-
-
-@RULES.rule("A dataset may have a single label.", ODD_REMEDY)
-def a_single_label_is_handled(subject: MethodSubject) -> None:
-    subject.fit_on(ONE_LABEL).predict()
 
 
 def require_same(first: Predictions, second: Predictions, one: str, other: str) -> None:
@@ -311,38 +315,3 @@ def require_same(first: Predictions, second: Predictions, one: str, other: str) 
             f"{int(wrong_N.sum())} of {len(wrong_N)} queries differ between {one} and {other}; query {row} gets "
             f"{first.indices[row, :3].tolist()}, then {second.indices[row, :3].tolist()}"
         )
-
-
-def _without_dropout(subject: MethodSubject, name: str, **settings: Any) -> TinyTrial:
-    """The trial with further settings and an encoder without dropout, whose draws depend on micro-batches.
-
-    Raises NotApplicableError for a method without an encoder.
-    """
-    if "micro_batch_tokens" not in subject.thing.Config.model_fields:
-        raise NotApplicableError("not a DualEncoder")
-    encoder: Any = subject.trial.settings.get("encoder", "tiny")
-    named: Mapping[str, Any] = encoder if isinstance(encoder, Mapping) else {"name": encoder}
-    still = {**named, "dropout": 0.0, "hidden_dropout": 0.0}
-    return replace(subject.trial, name=name, settings={**subject.trial.settings, "encoder": still, **settings})
-
-
-@OF_DUAL_ENCODERS.rule(
-    "The size of micro-batches changes results only by rounding.",
-    "make `loss` a function of the batch's embeddings alone, with the gradients of the whole batch",
-)
-def micro_batches_change_nothing(subject: MethodSubject) -> None:
-    whole = _without_dropout(subject, "whole").fit()
-    parts = _without_dropout(subject, "parts", micro_batch_tokens=MICRO_BATCH_TOKENS).fit()
-    require_same(whole.predict(), parts.predict(), "one batch", "micro-batches")
-
-
-@OF_DUAL_ENCODERS.rule(
-    "Two workers train what one worker trains, up to rounding.",
-    "see each of `self.shard.label_ids` as this worker's labels only, or set many_workers = False",
-)
-def two_workers_change_nothing(subject: MethodSubject) -> None:
-    if not subject.thing.many_workers:
-        raise NotApplicableError("many_workers is False")
-    alone = _without_dropout(subject, "alone").fit()
-    together = _without_dropout(subject, "two workers").run(workers=2)
-    require_same(alone.predict(NUM_LABELS), together, "one worker", "two workers")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from copy import deepcopy
 from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from xmcbench.data import Dataset, DatasetCard
 from xmcbench.data.prepared import content_hash
 from xmcbench.data.source import Source
 from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits
-from xmcbench.runs.conformance.rules import NotApplicableError, RuleSet, Subject, require
+from xmcbench.runs.conformance.rules import NotApplicableError, Subject, require, rule
 from xmcbench.runs.conformance.tiny_trial import ORDINARY, load_tiny
 from xmcbench.runs.job import now
 from xmcbench.teachers.teacher import Pairs, Teacher, TeacherError
@@ -25,13 +27,11 @@ from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.run import NO, UNPARSED, YES, TrialProgress
 from xmcbench.trial.trial import Trial
 
-DATASET_RULES = RuleSet("A dataset")
-
 
 class DatasetSubject(Subject):
     """A source, and the folder of datasets that it may read."""
 
-    rules = DATASET_RULES
+    section = "A dataset"
     thing: Source
 
     @cached_property
@@ -42,146 +42,133 @@ class DatasetSubject(Subject):
         require(isinstance(found, Dataset), f"read returned {type(found).__name__}, expected xmcbench.data.Dataset")
         return found
 
+    @rule("`missing` returns None, or where to get the data.", "return a text with the address and the files")
+    def missing_says_where(self) -> None:
+        reason = self.thing.missing(self.data / "a-folder-that-does-not-exist")
+        require(reason is None or (isinstance(reason, str) and bool(reason)), f"missing returned {reason!r}")
 
-@DATASET_RULES.rule("`missing` returns None, or where to get the data.", "return a text with the address and the files")
-def missing_says_where(subject: DatasetSubject) -> None:
-    reason = subject.thing.missing(subject.data / "a-folder-that-does-not-exist")
-    require(reason is None or (isinstance(reason, str) and bool(reason)), f"missing returned {reason!r}")
+    @rule("`fingerprint` changes when the data may have.", "return sizes and times of files, or the parameters")
+    def the_fingerprint_is_stable(self) -> None:
+        _ = self.dataset
+        first, second = (self.thing.fingerprint(self.data) for _ in range(2))
+        require(isinstance(first, str) and bool(first), f"fingerprint returned {first!r}, expected a text")
+        require(first == second, f"fingerprint returned {first!r}, then {second!r}")
 
-
-@DATASET_RULES.rule(
-    "`fingerprint` changes when the data may have.", "return sizes and times of files, or the parameters"
-)
-def the_fingerprint_is_stable(subject: DatasetSubject) -> None:
-    _ = subject.dataset
-    first, second = (subject.thing.fingerprint(subject.data) for _ in range(2))
-    require(isinstance(first, str) and bool(first), f"fingerprint returned {first!r}, expected a text")
-    require(first == second, f"fingerprint returned {first!r}, then {second!r}")
-
-
-@DATASET_RULES.rule(
-    "Targets and ignored pairs are CSR matrices of ones, [queries, labels].",
-    "build sp.csr_array of shape (queries, labels), sum duplicates, and drop zeros",
-)
-def matrices_have_the_right_shape(subject: DatasetSubject) -> None:
-    dataset = subject.dataset
-    labels = len(dataset.label_texts)
-    for name, matrix, texts in (
-        ("train.targets", dataset.train.targets, dataset.train.texts),
-        ("test.targets", dataset.test.targets, dataset.test.texts),
-        ("ignore_train", dataset.ignore_train, dataset.train.texts),
-        ("ignore_test", dataset.ignore_test, dataset.test.texts),
-    ):
-        require(isinstance(matrix, sp.csr_array), f"{name} is a {type(matrix).__name__}, expected csr_array")
-        require(matrix.shape == (len(texts), labels), f"{name} is {matrix.shape}, expected {(len(texts), labels)}")
-        require(bool((matrix.data == 1).all()), f"{name} holds values other than 1")
-
-
-@DATASET_RULES.rule("The card has the sizes and the name of the data.", "make the card with `self.draft.card(...)`")
-def the_card_is_right(subject: DatasetSubject) -> None:
-    dataset = subject.dataset
-    card = dataset.card
-    sizes = len(dataset.train.texts), len(dataset.test.texts), len(dataset.label_texts)
-    found = card.num_train, card.num_test, card.num_labels
-    require(found == sizes, f"the card says {found} training queries, test queries and labels, the data {sizes}")
-    require(card.name == subject.thing.name, f"the card's name is {card.name!r}, expected {subject.thing.name!r}")
-
-
-@DATASET_RULES.rule("Texts are str.", "decode bytes, and replace a missing text by an empty one")
-def texts_are_texts(subject: DatasetSubject) -> None:
-    dataset = subject.dataset
-    places: Sequence[tuple[str, Sequence[Any]]] = (
-        ("train.texts", dataset.train.texts),
-        ("test.texts", dataset.test.texts),
-        ("label_texts", dataset.label_texts),
+    @rule(
+        "Targets and ignored pairs are CSR matrices of ones, [queries, labels].",
+        "build sp.csr_array of shape (queries, labels), sum duplicates, and drop zeros",
     )
-    for name, texts in places:
-        wrong = next((place for place, text in enumerate(texts) if not isinstance(text, str)), None)
-        require(wrong is None, f"{name}[{wrong}] is not a str")
+    def matrices_have_the_right_shape(self) -> None:
+        dataset = self.dataset
+        labels = len(dataset.label_texts)
+        for name, matrix, texts in (
+            ("train.targets", dataset.train.targets, dataset.train.texts),
+            ("test.targets", dataset.test.targets, dataset.test.texts),
+            ("ignore_train", dataset.ignore_train, dataset.train.texts),
+            ("ignore_test", dataset.ignore_test, dataset.test.texts),
+        ):
+            require(isinstance(matrix, sp.csr_array), f"{name} is a {type(matrix).__name__}, expected csr_array")
+            require(matrix.shape == (len(texts), labels), f"{name} is {matrix.shape}, expected {(len(texts), labels)}")
+            require(bool((matrix.data == 1).all()), f"{name} holds values other than 1")
 
+    @rule("The card has the sizes and the name of the data.", "make the card with `self.draft.card(...)`")
+    def the_card_is_right(self) -> None:
+        dataset = self.dataset
+        card = dataset.card
+        sizes = len(dataset.train.texts), len(dataset.test.texts), len(dataset.label_texts)
+        found = card.num_train, card.num_test, card.num_labels
+        require(found == sizes, f"the card says {found} training queries, test queries and labels, the data {sizes}")
+        require(card.name == self.thing.name, f"the card's name is {card.name!r}, expected {self.thing.name!r}")
 
-@DATASET_RULES.rule("Reading twice gives the same data.", "draw at random from a fixed seed, and sort what files list")
-def reading_is_repeatable(subject: DatasetSubject) -> None:
-    first, second = content_hash(subject.dataset), content_hash(subject.thing.read(subject.data))
-    require(first == second, "the content hash differs between two reads")
+    @rule("Texts are str.", "decode bytes, and replace a missing text by an empty one")
+    def texts_are_texts(self) -> None:
+        dataset = self.dataset
+        places: Sequence[tuple[str, Sequence[Any]]] = (
+            ("train.texts", dataset.train.texts),
+            ("test.texts", dataset.test.texts),
+            ("label_texts", dataset.label_texts),
+        )
+        for name, texts in places:
+            wrong = next((place for place, text in enumerate(texts) if not isinstance(text, str)), None)
+            require(wrong is None, f"{name}[{wrong}] is not a str")
 
-
-EVALUATOR_RULES = RuleSet("An evaluator")
+    @rule("Reading twice gives the same data.", "draw at random from a fixed seed, and sort what files list")
+    def reading_is_repeatable(self) -> None:
+        first, second = content_hash(self.dataset), content_hash(self.thing.read(self.data))
+        require(first == second, "the content hash differs between two reads")
 
 
 class EvaluatorSubject(Subject):
     """An evaluator, and the hits of random predictions of 12 queries for 20 labels; two queries have no true label."""
 
-    rules = EVALUATOR_RULES
+    section = "An evaluator"
 
-    def hits(self, order: np.ndarray | None = None, empty: bool = False) -> Hits:
-        """The hits, with queries in `order` [N]; with `empty` no query has a true label."""
+    def hits(self, order: slice = slice(None), empty: bool = False) -> Hits:
+        """The hits, with queries in `order`; with `empty` no query has a true label."""
         rng = np.random.default_rng(0)
         indices = np.stack([rng.permutation(20)[:10] for _ in range(12)]).astype(np.int32)
         scores = np.tile(np.linspace(1, 0, 10, dtype=np.float32), (12, 1))
         truth = (rng.random((12, 20)) < 0.2).astype(np.float32) * (0 if empty else 1)
         truth[[3, 7]] = 0
-        order = np.arange(12) if order is None else order
         predictions, targets = Predictions(indices[order], scores[order]), sp.csr_array(truth[order])
         card = DatasetCard(name="check", num_train=100, num_test=12, num_labels=20)
         return find_hits(predictions, targets, np.linspace(5, 1, 20), np.arange(20), card)
 
+    @rule("`compute(hits, k)` is a fraction in 0..1.", "divide by what the metric can reach at most")
+    def values_are_fractions(self) -> None:
+        for k in (1, 3, 10):
+            value = float(self.thing.compute(self.hits(), k))
+            require(0 <= value <= 1, f"{self.thing.name}@{k} is {value}")
 
-@EVALUATOR_RULES.rule("`compute(hits, k)` is a fraction in 0..1.", "divide by what the metric can reach at most")
-def values_are_fractions(subject: EvaluatorSubject) -> None:
-    for k in (1, 3, 10):
-        value = float(subject.thing.compute(subject.hits(), k))
-        require(0 <= value <= 1, f"{subject.thing.name}@{k} is {value}")
+    @rule("Queries without true labels are allowed.", "return 0 where the denominator is 0")
+    def queries_without_labels_are_handled(self) -> None:
+        value = float(self.thing.compute(self.hits(empty=True), 5))
+        require(0 <= value <= 1, f"{self.thing.name}@5 is {value} if no query has a true label")
+
+    @rule("A metric does not depend on the order of the queries.", "use hits.queries only to group hits")
+    def the_order_of_queries_does_not_matter(self) -> None:
+        first = float(self.thing.compute(self.hits(), 5))
+        second = float(self.thing.compute(self.hits(slice(None, None, -1)), 5))
+        require(abs(first - second) < 1e-9, f"{first}, then {second} with the queries in reverse order")
+
+    @rule("All evaluators share one `Hits`: `compute` does not change it.", "copy what has to be changed")
+    def hits_are_not_changed(self) -> None:
+        hits = self.hits()
+        arrays = attrgetter("queries", "ranks", "labels", "predictions.indices", "predictions.scores", "truth.data")(
+            hits
+        )
+        before = deepcopy(arrays)
+        self.thing.compute(hits, 5)
+        require(all(map(np.array_equal, arrays, before)), "compute changed an array of hits")
+
+    @rule(
+        "`terms(hits, k)` returns `MetricTerms(numerator, denominator)`, float64: a term per query [N], or per label "
+        "[L].",
+        "return a term for every query or every label, also for one without hits, or leave `terms` out",
+    )
+    def terms_give_the_value(self) -> None:
+        terms = getattr(self.thing, "terms", None)
+        if terms is None:
+            raise NotApplicableError("it has no method `terms`, so its metrics get no intervals")
+        hits = self.hits()
+        found = terms(hits, 5)
+        require(isinstance(found, MetricTerms), f"terms returned {type(found).__name__}")
+        shapes = np.shape(found.numerator), np.shape(found.denominator)
+        expected = (((12,), (12,)), ((20,), (20,)))
+        require(
+            shapes in expected, f"terms of the shapes {shapes}, expected (12,) for 12 queries or (20,) for 20 labels"
+        )
+        value = float(self.thing.compute(hits, 5))
+        require(abs(found.value - value) < 1e-9, f"the terms give {found.value}, compute gives {value}")
 
 
-@EVALUATOR_RULES.rule("Queries without true labels are allowed.", "return 0 where the denominator is 0")
-def queries_without_labels_are_handled(subject: EvaluatorSubject) -> None:
-    value = float(subject.thing.compute(subject.hits(empty=True), 5))
-    require(0 <= value <= 1, f"{subject.thing.name}@5 is {value} if no query has a true label")
-
-
-@EVALUATOR_RULES.rule("A metric does not depend on the order of the queries.", "use hits.queries only to group hits")
-def the_order_of_queries_does_not_matter(subject: EvaluatorSubject) -> None:
-    first = float(subject.thing.compute(subject.hits(), 5))
-    second = float(subject.thing.compute(subject.hits(np.arange(12)[::-1]), 5))
-    require(abs(first - second) < 1e-9, f"{first}, then {second} with the queries in reverse order")
-
-
-@EVALUATOR_RULES.rule("All evaluators share one `Hits`: `compute` does not change it.", "copy what has to be changed")
-def hits_are_not_changed(subject: EvaluatorSubject) -> None:
-    hits = subject.hits()
-    parts = (hits.queries, hits.ranks, hits.labels, hits.predictions.indices, hits.predictions.scores, hits.truth.data)
-    before = [part.copy() for part in parts]
-    subject.thing.compute(hits, 5)
-    require(all(np.array_equal(*pair) for pair in zip(parts, before, strict=True)), "compute changed an array of hits")
-
-
-@EVALUATOR_RULES.rule(
-    "`terms(hits, k)` returns `MetricTerms(numerator, denominator)`, float64: a term per query [N], or per label [L].",
-    "return a term for every query or every label, also for one without hits, or leave `terms` out",
-)
-def terms_give_the_value(subject: EvaluatorSubject) -> None:
-    terms = getattr(subject.thing, "terms", None)
-    if terms is None:
-        raise NotApplicableError("it has no method `terms`, so its metrics get no intervals")
-    hits = subject.hits()
-    found = terms(hits, 5)
-    require(isinstance(found, MetricTerms), f"terms returned {type(found).__name__}")
-    shapes = np.shape(found.numerator), np.shape(found.denominator)
-    expected = (((12,), (12,)), ((20,), (20,)))
-    require(shapes in expected, f"terms of the shapes {shapes}, expected (12,) for 12 queries or (20,) for 20 labels")
-    value = float(subject.thing.compute(hits, 5))
-    require(abs(found.value - value) < 1e-9, f"the terms give {found.value}, compute gives {value}")
-
-
-TEACHER_RULES = RuleSet("A teacher")
 NUM_PAIRS = 40
 
 
 class TeacherSubject(Subject):
     """A teacher with settings, and a dataset to ask it about."""
 
-    rules = TEACHER_RULES
+    section = "A teacher"
     thing: type[Teacher]
 
     @cached_property
@@ -207,49 +194,48 @@ class TeacherSubject(Subject):
             labels,
         )
 
+    @rule("`identity()` is what an answer depends on.", "return JSON types, and the same each time")
+    def the_identity_is_json(self) -> None:
+        first, second = (json.dumps(self.make().identity(), sort_keys=True) for _ in range(2))
+        require(first == second, f"identity returned {first}, then {second}")
 
-@TEACHER_RULES.rule("`identity()` is what an answer depends on.", "return JSON types, and the same each time")
-def the_identity_is_json(subject: TeacherSubject) -> None:
-    first, second = (json.dumps(subject.make().identity(), sort_keys=True) for _ in range(2))
-    require(first == second, f"identity returned {first}, then {second}")
-
-
-@TEACHER_RULES.rule(
-    "`ask` answers all pairs, a few at a time and in any order.",
-    "yield `Answers` whose `places` hold each of range(len(pairs)) once",
-)
-def every_pair_is_answered_once(subject: TeacherSubject) -> None:
-    teacher, pairs = subject.make(), subject.pairs()
-    try:
-        answers = list(teacher.ask(pairs))
-    except TeacherError as problem:
-        raise NotApplicableError(f"it does not answer here: {problem}") from None
-    finally:
-        teacher.close()
-    places = np.concatenate([part.places for part in answers])
-    require(
-        np.array_equal(np.sort(places), np.arange(len(pairs))),
-        f"places {sorted(places.tolist())[:10]} ..., expected each of 0..{len(pairs) - 1} once",
+    @rule(
+        "`ask` answers all pairs, a few at a time and in any order.",
+        "yield `Answers` whose `places` hold each of range(len(pairs)) once",
     )
-    for part in answers:
-        valid = np.isin(part.answers, (YES, NO, UNPARSED))
-        require(bool(valid.all()), f"answers hold {np.asarray(part.answers)[~valid][:1]}, expected YES, NO or UNPARSED")
-        confidence = np.asarray(part.confidence)
-        require(bool(((confidence >= 0) & (confidence <= 1)).all()), "confidence lies outside 0..1")
-        for name in ("prompt_tokens", "completion_tokens", "answers", "confidence"):
-            column = np.asarray(getattr(part, name))
-            require(column.shape == part.places.shape, f"{name} is {column.shape}, places is {part.places.shape}")
-        require(int(np.min(part.prompt_tokens)) >= 0, "prompt_tokens are negative")
+    def every_pair_is_answered_once(self) -> None:
+        teacher, pairs = self.make(), self.pairs()
+        try:
+            answers = list(teacher.ask(pairs))
+        except TeacherError as problem:
+            raise NotApplicableError(f"it does not answer here: {problem}") from None
+        finally:
+            teacher.close()
+        places = np.concatenate([part.places for part in answers])
+        require(
+            np.array_equal(np.sort(places), np.arange(len(pairs))),
+            f"places {sorted(places.tolist())[:10]} ..., expected each of 0..{len(pairs) - 1} once",
+        )
+        for part in answers:
+            valid = np.isin(part.answers, (YES, NO, UNPARSED))
+            require(
+                bool(valid.all()), f"answers hold {np.asarray(part.answers)[~valid][:1]}, expected YES, NO or UNPARSED"
+            )
+            confidence = np.asarray(part.confidence)
+            require(bool(((confidence >= 0) & (confidence <= 1)).all()), "confidence lies outside 0..1")
+            for name in ("prompt_tokens", "completion_tokens", "answers", "confidence"):
+                column = np.asarray(getattr(part, name))
+                require(column.shape == part.places.shape, f"{name} is {column.shape}, places is {part.places.shape}")
+            require(int(np.min(part.prompt_tokens)) >= 0, "prompt_tokens are negative")
 
 
-TRACKER_RULES = RuleSet("A tracker")
 FOLDER = "self.store is the folder of the run's results; make what the tracker needs in __init__"
 
 
 class TrackerSubject(Subject):
     """A tracker. The scratch folder is that of its results."""
 
-    rules = TRACKER_RULES
+    section = "A tracker"
     thing: type[Tracker]
 
     def trial(self, seed: int) -> Trial:
@@ -280,25 +266,23 @@ class TrackerSubject(Subject):
             ended=now(),
         )
 
-
-@TRACKER_RULES.rule("A tracker is called with `begin`, `step`, `evaluation`, `end` and `close`.", FOLDER)
-def events_of_a_trial_are_handled(subject: TrackerSubject) -> None:
-    tracker, trial = subject.thing(subject.folder), subject.trial(0)
-    tracker.begin(trial)
-    tracker.step(trial, TrialProgress("train", 0.5, {"loss": 1.25}, {"steps": 5, "stage_seconds": {"train": 1.0}}))
-    tracker.evaluation(trial, {"fraction": 0.5, "steps": 5.0, "P@1": 0.4})
-    tracker.end(trial, subject.record(trial, Status.OK))
-    tracker.close()
-
-
-@TRACKER_RULES.rule("Trials may run side by side: each call says which trial it is about.", "keep state by trial.key")
-def trials_side_by_side_are_handled(subject: TrackerSubject) -> None:
-    tracker, trials = subject.thing(subject.folder), [subject.trial(1), subject.trial(2)]
-    for trial in trials:
+    @rule("A tracker is called with `begin`, `step`, `evaluation`, `end` and `close`.", FOLDER)
+    def events_of_a_trial_are_handled(self) -> None:
+        tracker, trial = self.thing(self.folder), self.trial(0)
         tracker.begin(trial)
-    for trial in (*trials, *reversed(trials)):
-        tracker.step(trial, TrialProgress("train", 0.5, {"loss": 1.0}, {"steps": 1}))
-    tracker.end(trials[1], subject.record(trials[1], Status.ERROR))
-    tracker.begin(trials[1])  # the trial is run again
-    tracker.end(trials[1], subject.record(trials[1], Status.OK))
-    tracker.close()  # the first trial was interrupted
+        tracker.step(trial, TrialProgress("train", 0.5, {"loss": 1.25}, {"steps": 5, "stage_seconds": {"train": 1.0}}))
+        tracker.evaluation(trial, {"fraction": 0.5, "steps": 5.0, "P@1": 0.4})
+        tracker.end(trial, self.record(trial, Status.OK))
+        tracker.close()
+
+    @rule("Trials may run side by side: each call says which trial it is about.", "keep state by trial.key")
+    def trials_side_by_side_are_handled(self) -> None:
+        tracker, trials = self.thing(self.folder), [self.trial(1), self.trial(2)]
+        for trial in trials:
+            tracker.begin(trial)
+        for trial in (*trials, *reversed(trials)):
+            tracker.step(trial, TrialProgress("train", 0.5, {"loss": 1.0}, {"steps": 1}))
+        tracker.end(trials[1], self.record(trials[1], Status.ERROR))
+        tracker.begin(trials[1])  # the trial is run again
+        tracker.end(trials[1], self.record(trials[1], Status.OK))
+        tracker.close()  # the first trial was interrupted

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any, ClassVar
@@ -32,10 +33,10 @@ def require(kept: bool, found: str) -> None:
 class Rule:
     """One rule. `check` is given the subject."""
 
-    sentence: str
-    section: str  # the heading of `PAGE` under which the rule is written
-    remedy: str
     check: Callable[[Any], None]
+    sentence: str
+    remedy: str
+    section: str = ""  # the heading of `PAGE` under which the rule is written; empty: the subject's
 
     @property
     def name(self) -> str:
@@ -60,35 +61,24 @@ class Result:
         )
 
 
-@dataclass(frozen=True)
-class RuleSet:
-    """The rules of one kind of plugin, in the order in which they are checked."""
-
-    section: str
-    rules: list[Rule] = field(default_factory=list)
-
-    def rule(self, sentence: str, remedy: str) -> Callable[[Callable[[Any], None]], Rule]:
-        """Decorate a check, to add it as a rule."""
-
-        def add(check: Callable[[Any], None]) -> Rule:
-            self.rules.append(Rule(sentence, self.section, remedy, check))
-            return self.rules[-1]
-
-        return add
+def rule(sentence: str, remedy: str, section: str = "") -> Callable[[Callable[[Any], None]], Rule]:
+    """Decorate a method of a `Subject`, a check, to make it a rule."""
+    return partial(Rule, sentence=sentence, remedy=remedy, section=section)
 
 
 @dataclass
 class Subject:
     """What the rules of a kind are checked on: a plugin with settings, a scratch folder, and the folder of datasets.
 
-    Making one raises XMCBenchError where the settings do not fit.
+    A subclass has the rules, in the order in which they are checked. Making one raises XMCBenchError where the settings
+    do not fit.
     """
 
     thing: Any
     settings: Mapping[str, Any]
     folder: Path
     data: Path
-    rules: ClassVar[RuleSet]
+    section: ClassVar[str]  # the heading of `PAGE` under which the rules are written
 
 
 def outcome(rule: Rule, subject: Subject) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -46,7 +47,9 @@ def _home(kind: str) -> type[Subject]:
 
 def rules_of(kind: str) -> list[Rule]:
     """The rules of one kind of plugin."""
-    return list(_home(kind).rules.rules)
+    home = _home(kind)
+    rules = (each for each in vars(home).values() if isinstance(each, Rule))
+    return [replace(rule, section=rule.section or home.section) for rule in rules]
 
 
 def make_subject(kind: str, name: str, settings: Mapping[str, Any], folder: Path, data: Path) -> Subject:
