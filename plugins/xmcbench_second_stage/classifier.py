@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from xmcbench import MethodInfo, Progress, Run, data, encoders, losses, sampling, tables, upload
+from xmcbench import MethodInfo, Run, data, encoders, losses, sampling, tables, upload
 from xmcbench_second_stage.stage import SecondStage
 
 if TYPE_CHECKING:
@@ -117,14 +117,8 @@ class Classifier(SecondStage):
 
     def _train(self, sampler: sampling.Sampler, table: tables.LabelTable, queries_ND: Tensor, run: Run) -> None:
         """Take steps until `epochs` or the budget end, whichever is first; the learning rate falls to 0 by then."""
-        ledger, start, epochs = run.ledger, self.spent(run), run.ledger.epochs
-        batches = sampler.num_batches(0)
-        total = self.config.epochs * batches
-        for step in range(total):
-            spent = self.spent(run)
-            if spent >= 1:
-                return
-            place = max(step / total, (spent - start) / (1 - start))
+        ledger, epochs, batches = run.ledger, run.ledger.epochs, sampler.num_batches(0)
+        for step, place in self.steps(self.config.epochs * batches, run):
             with ledger.between_checks(run.budget), ledger.stage("train"):
                 batch = sampler.batch(*divmod(step, batches))
                 loss = self._step(batch, table, queries_ND, _seed(run, "dropout", step))
@@ -134,8 +128,7 @@ class Classifier(SecondStage):
                 ledger.queries += len(batch.query_ids)
                 # A forward pass, and a backward pass that multiplies twice as much.
                 ledger.scoring_flops += 6 * len(batch.query_ids) * len(batch.label_ids) * queries_ND.shape[1]
-            done = self.config.share + (1 - self.config.share) * place
-            run.report(Progress("train", done, {"loss": loss, "step": ledger.steps}))
+            self.report(run, place, loss=loss, step=ledger.steps)
 
     def _step(self, whole: sampling.Batch, table: tables.LabelTable, queries_ND: Tensor, seed: int) -> float:
         """The loss of a batch, after its backward pass; all workers use the same dropout masks."""

@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import MethodInfo, Progress, Run, XMCBenchError, data, encoders, import_extra
+from xmcbench import MethodInfo, Run, XMCBenchError, data, encoders, import_extra
 from xmcbench_second_stage.reranker import Reranker
 
 if TYPE_CHECKING:
@@ -88,27 +88,20 @@ class CrossEncoderRanker(Reranker):
         self.asked = self.config.epochs == 0
         if queries_ND is None or self.asked:
             return
-        k = min(self.config.shortlist, train.num_labels)
-        with self.first.charging_to(run.ledger, run.budget).counted_scoring("mine"):
-            wrong = scipy.sparse.csr_array(train.ignore + train.targets)
-            listed_NK = self.vectors(queries_ND, run).nearest(k, exclude=wrong)
-        self._train(train, listed_NK, run)
+        wrong = scipy.sparse.csr_array(train.ignore + train.targets)
+        self._train(train, self.listed(queries_ND, wrong, run), run)
 
     def _train(self, train: data.TrainingData, listed_NK: np.ndarray, run: Run) -> None:
         import torch
 
-        config, ledger, start = self.config, run.ledger, self.spent(run)
+        config, ledger = self.config, run.ledger
         queries_N = np.flatnonzero((np.diff(train.targets.indptr) > 0) & (listed_NK >= 0).any(axis=1))
         total = max(1, round(config.epochs * len(queries_N) / config.batch_size)) if len(queries_N) else 0
         optimiser = torch.optim.AdamW(self.model.parameters(), config.learning_rate, weight_decay=config.weight_decay)
         rng = run.rng("cross-encoder", "batches")
         order = np.concatenate([rng.permutation(queries_N) for _ in range(int(np.ceil(config.epochs)) + 1)])
         self.model.train()
-        for step in range(total):
-            spent = self.spent(run)
-            if spent >= 1:
-                break
-            place = max(step / total, (spent - start) / (1 - start))
+        for step, place in self.steps(total, run):
             for group in optimiser.param_groups:
                 group["lr"] = config.learning_rate * min(max((step + 1) / total, place) / WARMUP, 1 - place)
             with ledger.between_checks(run.budget), ledger.stage("train"):
@@ -122,8 +115,7 @@ class CrossEncoderRanker(Reranker):
                 ledger.queries += len(queries_B)
                 ledger.epochs += len(queries_B) / len(train.texts)
             self.asked = True
-            done = config.share + (1 - config.share) * place
-            run.report(Progress("train", done, {"loss": float(loss.detach()), "step": ledger.steps}))
+            self.report(run, place, loss=float(loss.detach()), step=ledger.steps)
         self.model.eval()
 
     def _groups(
@@ -166,10 +158,8 @@ class CrossEncoderRanker(Reranker):
     def scores(self, texts: data.Texts, labels_NK: np.ndarray) -> np.ndarray:
         import torch
 
-        if not self.asked:
-            return np.full(labels_NK.shape, np.nan, np.float32)
         scores_NK = np.full(labels_NK.shape, np.nan, np.float32)
-        for start in range(0, len(texts), CHUNK):
+        for start in range(0, len(texts) if self.asked else 0, CHUNK):
             labels_CK = labels_NK[start : start + CHUNK]
             rows, columns = np.nonzero(labels_CK >= 0)
             chosen = zip(rows.tolist(), labels_CK[rows, columns].tolist(), strict=True)

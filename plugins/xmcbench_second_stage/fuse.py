@@ -25,9 +25,8 @@ from xmcbench import (
     XMCBenchError,
     data,
     evaluation,
-    registry,
 )
-from xmcbench_second_stage.stage import SecondStage, follow, resolve
+from xmcbench_second_stage.stage import SecondStage, follow, resolve, spelt_out
 
 FUSION, ARRAYS = "fusion.json", "fusion.npz"  # in a model's directory, beside a folder for each part
 SEEDS = 2**63
@@ -72,12 +71,7 @@ class Fuse(Method):
         @field_validator("parts")
         @classmethod
         def _with_defaults(cls, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
-            """All settings of each part, and its distribution: they determine the result."""
-            resolved = [resolve(part, Method) for part in given]
-            return [
-                {"method": name, "origin": origin, **config.model_dump(mode="json")}
-                for name, origin, config in resolved
-            ]
+            return [spelt_out(part, Method) for part in given]
 
         @field_validator("metric")
         @classmethod
@@ -101,7 +95,7 @@ class Fuse(Method):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.parts = [_build(part) for part in config.parts]
+        self.parts = [kind(settings) for kind, settings in (resolve(part, Method) for part in config.parts)]
 
     @classmethod
     def versions(cls, config: Method.Config) -> dict[str, int]:
@@ -109,9 +103,8 @@ class Fuse(Method):
         assert isinstance(config, Fuse.Config)
         own = super().versions(config)
         for number, part in enumerate(config.parts, start=1):
-            name, _, settings = resolve(part, Method)
-            versions = registry().method(name).thing.versions(settings)
-            own |= {f"part {number} {what}": version for what, version in versions.items()}
+            kind, settings = resolve(part, Method)
+            own |= {f"part {number} {what}": version for what, version in kind.versions(settings).items()}
         return own
 
     @property
@@ -119,8 +112,7 @@ class Fuse(Method):
         return sum(part.num_parameters for part in self.parts)
 
     def skip(self, card: data.DatasetCard) -> str | None:
-        reasons = [f"{part.name}: {reason}" for part in self.parts if (reason := part.skip(card))]
-        return reasons[0] if reasons else None
+        return next((f"{part.name}: {reason}" for part in self.parts if (reason := part.skip(card))), None)
 
     def check_machine(self) -> None:
         for part in self.parts:
@@ -218,12 +210,6 @@ class Fuse(Method):
         self.num_labels = facts["labels"]
         with np.load(directory / ARRAYS, allow_pickle=False) as arrays:
             self.fusion = evaluation.restore_fusion(facts["rule"], dict(arrays))
-
-
-def _build(part: dict[str, Any]) -> Method:
-    name, _, settings = resolve(part, Method)
-    method: Method = registry().method(name).thing(settings)
-    return method
 
 
 def _encoder(part: Method) -> DualEncoder | None:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from copy import copy
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import scipy
 from pydantic import Field
 
-from xmcbench import DualEncoder, Predictions, data, evaluation
+from xmcbench import DualEncoder, Predictions, Run, data, evaluation
 from xmcbench_second_stage.stage import SecondStage
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 EQUAL = 1e-6  # scores with a smaller deviation count as equal
 
@@ -35,6 +39,12 @@ class Reranker(SecondStage):
         weight: float = Field(1.0, ge=0, description="weight of the ranker's score; 0: the first method's order")
 
     config: Reranker.Config
+
+    def listed(self, queries_ND: Tensor, exclude: scipy.sparse.csr_array, run: Run) -> np.ndarray:
+        """[N, K] the first method's best labels of the training queries, without the pairs `exclude`; charged."""
+        k = min(self.config.shortlist, len(self.first.index_LD))
+        with self.first.charging_to(run.ledger, run.budget).counted_scoring("mine"):
+            return self.vectors(queries_ND, run).nearest(k, exclude=exclude)
 
     @abstractmethod
     def scores(self, texts: data.Texts, labels_NK: np.ndarray) -> np.ndarray:

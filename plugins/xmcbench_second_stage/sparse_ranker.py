@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import MethodInfo, Progress, Run, XMCBenchError, data
+from xmcbench import MethodInfo, Run, XMCBenchError, data
 from xmcbench_second_stage.reranker import Reranker
 
 if TYPE_CHECKING:
@@ -54,9 +54,7 @@ class SparseRanker(Reranker):
         ledger = run.ledger
         listed_NK = np.full((len(train.texts), 1), -1)
         if queries_ND is not None:
-            k = min(self.config.shortlist, train.num_labels)
-            with self.first.charging_to(ledger, run.budget).counted_scoring("mine"):
-                listed_NK = self.vectors(queries_ND, run).nearest(k, exclude=train.ignore)
+            listed_NK = self.listed(queries_ND, train.ignore, run)
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         with ledger.between_checks(run.budget), ledger.stage("train"):
@@ -88,8 +86,7 @@ class SparseRanker(Reranker):
                 learnt = LinearSVC(C=self.config.c, random_state=0).fit(words_NV[queries], of_label)
                 rows[label] = scipy.sparse.csr_array(learnt.coef_.astype(np.float32))
                 self.intercepts_L[label] = learnt.intercept_[0]
-            share = self.config.share
-            run.report(Progress("train", share + (1 - share) * done / len(order), {"label": done}))
+            self.report(run, done / len(order), label=done)
         self.weights_LV = scipy.sparse.vstack(rows, format="csr")
 
     def scores(self, texts: data.Texts, labels_NK: np.ndarray) -> np.ndarray:

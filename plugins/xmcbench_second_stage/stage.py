@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -56,24 +56,22 @@ class SecondStage(Method):
         @field_validator("first")
         @classmethod
         def _with_defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
-            """All settings of the first method, and its distribution: both determine the result."""
-            name, origin, config = resolve(given, DualEncoder)
-            return {"method": name, "origin": origin, **config.model_dump(mode="json")}
+            return spelt_out(given, DualEncoder)
 
     config: SecondStage.Config
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        name, _, settings = resolve(config.first, DualEncoder)
-        self.first: DualEncoder = registry().method(name).thing(settings)
+        kind, settings = resolve(config.first, DualEncoder)
+        self.first: DualEncoder = kind(settings)
 
     @classmethod
     def versions(cls, config: Method.Config) -> dict[str, int]:
         """Its own versions, and the first method's as "first method" and "first engine"."""
         assert isinstance(config, SecondStage.Config)
-        name, _, settings = resolve(config.first, DualEncoder)
-        first = registry().method(name).thing.versions(settings)
-        return {**super().versions(config), **{f"first {part}": version for part, version in first.items()}}
+        kind, settings = resolve(config.first, DualEncoder)
+        first = {f"first {part}": version for part, version in kind.versions(settings).items()}
+        return {**super().versions(config), **first}
 
     def skip(self, card: data.DatasetCard) -> str | None:
         return self.first.skip(card)
@@ -121,6 +119,19 @@ class SecondStage(Method):
         """The spent share of the budget; the fastest clock of all workers counts, so that they stop together."""
         return self.first.shard.workers.largest(run.ledger.fraction(run.budget))
 
+    def steps(self, total: int, run: Run) -> Iterator[tuple[int, float]]:
+        """The numbers of steps until `total` or the budget end, each with its place in the second stage, in 0..1."""
+        start = self.spent(run)
+        for step in range(total):
+            if (spent := self.spent(run)) >= 1:
+                return
+            yield step, max(step / total, (spent - start) / (1 - start))
+
+    def report(self, run: Run, place: float, **metrics: float) -> None:
+        """Report the place in the second stage, in 0..1, as progress of the whole."""
+        share = self.config.share
+        run.report(Progress("train", share + (1 - share) * place, metrics))
+
     def vectors(self, queries_ND: Tensor, run: Run) -> sampling.Embeddings:
         """The first method's vectors of training queries and labels, in which shortlists are searched."""
         first = self.first
@@ -166,8 +177,15 @@ def follow(given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[
     return named | registry().method(named["method"]).thing.following(settings, data, budget)
 
 
-def resolve(given: dict[str, Any], kind: type[Method]) -> tuple[str, str, Any]:
-    """Name, origin and settings (the method's own `Config`) of a method of that kind.
+def spelt_out(given: dict[str, Any], kind: type[Method]) -> dict[str, Any]:
+    """All settings of a method of that kind, and its distribution: both determine the result."""
+    method, config = resolve(given, kind)
+    origin = registry().method(method.name).origin.distribution
+    return {"method": method.name, "origin": origin, **config.model_dump(mode="json")}
+
+
+def resolve(given: dict[str, Any], kind: type[Method]) -> tuple[type[Any], Any]:
+    """A method of that kind, and its settings (its own `Config`).
 
     Raises ValueError or XMCBenchError for an unknown one.
     """
@@ -176,18 +194,19 @@ def resolve(given: dict[str, Any], kind: type[Method]) -> tuple[str, str, Any]:
     if not isinstance(name, str):
         raise ValueError("missing key 'method'")
     plugin = registry().method(name)
-    if not issubclass(plugin.thing, kind):
+    method: type[Method] = plugin.thing
+    if not issubclass(method, kind):
         raise ValueError(f"method {name!r} is not a dual encoder")
     distribution = plugin.origin.distribution
     if origin is not None and str(origin).split()[0] != distribution:  # older records contain the release too
         raise XMCBenchError(f"method {name!r} is of {distribution}, expected {origin}")
     try:
-        config = plugin.thing.Config.model_validate_json(json.dumps(settings), strict=True)
+        config = method.Config.model_validate_json(json.dumps(settings), strict=True)
     except ValidationError as invalid:
-        raise ValueError(files.explained(plugin.thing.Config, settings, invalid)) from None
+        raise ValueError(files.explained(method.Config, settings, invalid)) from None
     # Defaults are allowed: a resolved configuration spells all of them out.
-    fields = plugin.thing.Config.model_fields
+    fields = method.Config.model_fields
     idle = [key for key in config.unused() & settings.keys() if getattr(config, key) != fields[key].get_default()]
     if idle:
         raise ValueError(f"{', '.join(sorted(idle))}: has no effect with the other settings here")
-    return name, distribution, config
+    return method, config
