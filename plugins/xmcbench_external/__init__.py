@@ -9,8 +9,9 @@ import json
 import shutil
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from hashlib import sha256
+from inspect import getfile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -87,8 +88,7 @@ class OutsideMethod(Method):
             _write_texts(folder / "queries.txt", texts)
             self._write_task(folder, stage="predict", k=k, num_queries=len(texts))
             programs.run_program([*self.command(), "predict", folder], Path.cwd(), _environment())
-            files = sorted(folder.glob("predictions.*"))
-            if len(files) != 1:
+            if len(files := sorted(folder.glob("predictions.*"))) != 1:
                 names = ", ".join(path.name for path in files) or "none"
                 raise XMCBenchError(f"{self.name}: found the files {names}, expected one predictions.*")
             return evaluation.read_predictions(files[0], len(texts), self._num_labels, k)
@@ -114,10 +114,13 @@ class OutsideMethod(Method):
 
 
 class PythonProgram(OutsideMethod):
-    """A method whose program is a Python file that runs in a separate environment."""
+    """A method over TF-IDF features. Its program, beside the plugin's module, runs in an environment of its own."""
 
-    program: ClassVar[Path]
+    program: ClassVar[str] = "program.py"
     environment: ClassVar[programs.Environment]
+
+    class Config(Method.Config):
+        ngrams: int = Field(default=1, ge=1, description="words of a term, at most")
 
     def skip(self, card: data.DatasetCard) -> str | None:  # noqa: ARG002
         if self.environment.python() is None:
@@ -128,7 +131,7 @@ class PythonProgram(OutsideMethod):
         python = self.environment.python()
         if python is None:
             raise XMCBenchError(f"{self.name}: no environment: `xmcbench environment make {self.name}` makes it")
-        return [str(python), str(self.program)]
+        return [str(python), str(Path(getfile(type(self))).with_name(self.program))]
 
 
 class External(OutsideMethod):
@@ -169,7 +172,7 @@ class _Reader:
         for line in self._new_lines():
             try:
                 content = json.loads(line)
-                metrics = {str(name): float(value) for name, value in content.get("metrics", {}).items()}
+                metrics = {name: float(value) for name, value in content.get("metrics", {}).items()}
                 progress = Progress("train", float(content["fraction"]), metrics)
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise XMCBenchError(f'{self._path}: found {line[:80]!r}, expected {{"fraction": 0.5}}') from None
@@ -190,8 +193,7 @@ def _charge(path: Path, ledger: Ledger) -> int:
     if not path.exists():
         return 0
     try:
-        spent: Mapping[str, Any] = json.loads(path.read_bytes())
-        numbers = {str(name): float(value) for name, value in spent.items()}
+        numbers = {name: float(value) for name, value in json.loads(path.read_bytes()).items()}
     except (ValueError, TypeError, AttributeError):
         raise XMCBenchError(f"{path.name}: expected a JSON object of numbers") from None
     for name, value in numbers.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from pydantic import Field
 
@@ -14,15 +13,11 @@ from xmcbench_external import PythonProgram
 class NapkinXC(PythonProgram):
     """The base of both models: features, linear solver, environment."""
 
-    program = Path(__file__).with_name("program.py")
     environment = programs.Environment("napkinxc", ("napkinxc==0.7.2", "scikit-learn>=1.5"))
 
-    class Config(Method.Config):
-        ngrams: int = Field(default=1, ge=1, description="words of a term, at most")
+    class Config(PythonProgram.Config):
         cost: float = Field(default=10.0, gt=0, description="C of LIBLINEAR")
         threads: int = Field(default=0, ge=0, description="threads; 0: all cores")
-
-    config: Config
 
 
 class PLT(NapkinXC):
@@ -39,8 +34,6 @@ class PLT(NapkinXC):
         arity: int = Field(default=2, ge=2, description="children of a node")
         max_leaves: int = Field(default=100, ge=2, description="labels of the last inner nodes, at most")
         ensemble: int = Field(default=1, ge=1, description="trees")
-
-    config: Config
 
     def settings(self) -> dict[str, object]:
         return {**super().settings(), "model": "plt"}

@@ -15,8 +15,5 @@ from xmcbench_second_stage.sparse_ranker import SparseRanker
 
 @hookimpl
 def register_methods(register: Callable[[type[Any]], None]) -> None:
-    register(Classifier)
-    register(CrossEncoderRanker)
-    register(Fuse)
-    register(Memory)
-    register(SparseRanker)
+    for method in (Classifier, CrossEncoderRanker, Fuse, Memory, SparseRanker):
+        register(method)

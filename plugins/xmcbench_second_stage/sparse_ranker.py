@@ -5,7 +5,6 @@ Legend: N queries, C of a chunk, K labels of a shortlist, L labels, V words.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from pydantic import Field
 
 from xmcbench import MethodInfo, Run, XMCBenchError, data
 from xmcbench_second_stage.reranker import Reranker
+from xmcbench_tfidf.matching import load_words, save_words, tfidf
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,10 +55,8 @@ class SparseRanker(Reranker):
         listed_NK = np.full((len(train.texts), 1), -1)
         if queries_ND is not None:
             listed_NK = self.listed(queries_ND, train.ignore, run)
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
         with ledger.between_checks(run.budget), ledger.stage("train"):
-            self.words = TfidfVectorizer(sublinear_tf=True, dtype=np.float32)
+            self.words = tfidf()
             try:
                 words_NV = scipy.sparse.csr_array(self.words.fit_transform(list(train.texts)))
             except ValueError as problem:
@@ -103,19 +101,14 @@ class SparseRanker(Reranker):
         super().save(directory)
         folder = directory / FOLDER
         folder.mkdir()
-        (folder / "words.json").write_text(json.dumps(self.words.get_feature_names_out().tolist()))
-        np.save(folder / "idf.npy", self.words.idf_)
+        save_words(self.words, folder)
         np.save(folder / "intercepts.npy", self.intercepts_L)
         scipy.sparse.save_npz(folder / "weights.npz", self.weights_LV)
 
     def load(self, directory: Path) -> None:
         super().load(directory)
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
         folder = directory / FOLDER
-        vocabulary = json.loads((folder / "words.json").read_text())
-        self.words = TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)
-        self.words.idf_ = np.load(folder / "idf.npy", allow_pickle=False)
+        self.words = load_words(tfidf, folder)
         self.intercepts_L = np.load(folder / "intercepts.npy", allow_pickle=False)
         self.weights_LV = scipy.sparse.csr_array(scipy.sparse.load_npz(folder / "weights.npz"))
 

@@ -5,7 +5,6 @@ Legend: C queries of a chunk, N training queries, L labels, M texts (by default 
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -17,7 +16,7 @@ import scipy
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, Predictions, Run, XMCBenchError, data, hookimpl
-from xmcbench_tfidf.matching import answers, best, nearest
+from xmcbench_tfidf.matching import answers, best, load_words, nearest, save_words, tfidf
 
 
 class WordMethod(Method):
@@ -27,9 +26,7 @@ class WordMethod(Method):
 
     def vectorizer(self, vocabulary: list[str] | None = None) -> Any:
         """A vectorizer of scikit-learn, with the vocabulary of one that was fitted."""
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        return TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)
+        return tfidf(vocabulary)
 
     def corpus(self, train: data.TrainingData) -> Iterable[str]:
         """The M texts that give words their weights."""
@@ -56,16 +53,12 @@ class WordMethod(Method):
         return answers(texts, lambda chunk: self.best_labels(scipy.sparse.csr_array(self.words.transform(chunk)), k))
 
     def save(self, directory: Path) -> None:
-        (directory / "words.json").write_text(json.dumps(self.words.get_feature_names_out().tolist()))
-        if hasattr(self.words, "idf_"):
-            np.save(directory / "idf.npy", self.words.idf_)
+        save_words(self.words, directory)
         for name, matrix in self.matrices.items():
             scipy.sparse.save_npz(directory / f"{name}.npz", matrix)
 
     def load(self, directory: Path) -> None:
-        self.words = self.vectorizer(json.loads((directory / "words.json").read_text()))
-        if (idf := directory / "idf.npy").exists():
-            self.words.idf_ = np.load(idf, allow_pickle=False)
+        self.words = load_words(self.vectorizer, directory)
         self.matrices = {
             path.stem: scipy.sparse.csr_array(scipy.sparse.load_npz(path)) for path in directory.glob("*.npz")
         }
@@ -157,6 +150,5 @@ class BM25LabelMatch(WordMethod):
 
 @hookimpl
 def register_methods(register: Callable[[type[Method]], None]) -> None:
-    register(NearestNeighbours)
-    register(LabelMatch)
-    register(BM25LabelMatch)
+    for method in (NearestNeighbours, LabelMatch, BM25LabelMatch):
+        register(method)

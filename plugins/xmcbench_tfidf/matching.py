@@ -1,11 +1,14 @@
-"""The best products of sparse rows, a chunk of queries at a time.
+"""Words of texts with their weights, and the best products of sparse rows, a chunk of queries at a time.
 
 Legend: C queries of a chunk, N columns, V words.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy
@@ -14,6 +17,28 @@ from xmcbench import Predictions, data, evaluation
 
 CHUNK = 1024  # queries scored at once
 SPARE = 16  # products kept beyond the best k; where they all tie with the last of these, the row is computed in full
+
+
+def tfidf(vocabulary: list[str] | None = None) -> Any:
+    """A vectorizer of scikit-learn, with the vocabulary of one that was fitted."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)
+
+
+def save_words(words: Any, directory: Path) -> None:
+    """Write a fitted vectorizer to a folder."""
+    (directory / "words.json").write_text(json.dumps(words.get_feature_names_out().tolist()))
+    if hasattr(words, "idf_"):
+        np.save(directory / "idf.npy", words.idf_)
+
+
+def load_words(vectorizer: Callable[[list[str]], Any], directory: Path) -> Any:
+    """The vectorizer that `save_words` wrote, of the kind that `vectorizer` makes of a vocabulary."""
+    words = vectorizer(json.loads((directory / "words.json").read_text()))
+    if (idf := directory / "idf.npy").exists():
+        words.idf_ = np.load(idf, allow_pickle=False)
+    return words
 
 
 def answers(texts: data.Texts, predict: Callable[[list[str]], Predictions]) -> Predictions:
