@@ -62,9 +62,8 @@ class UniDEC(EmbeddingMethod):
         )
         rows: Literal["random", "label-embeddings"] = Field(
             "random",
-            description="initial rows of the classifier: normal, of length about 1, or the second head's vectors "
-            "of the label texts before the first step (charged), scaled to length 1; with `both` "
-            "heads",
+            description="initial rows of the classifier: normal, of length about 1, or the second head's vectors of "
+            "the label texts before the first step (charged), scaled to length 1; with `both` heads",
         )
         loss: Literal["psl", "pal"] = Field(
             "psl", description="psl is averaged over a query's positives, pal is summed"

@@ -9,7 +9,6 @@ the contract.
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
 from typing import Any
 
 import pluggy
@@ -17,25 +16,15 @@ import pluggy
 hookspec = pluggy.HookspecMarker("xmcbench")
 hookimpl = pluggy.HookimplMarker("xmcbench")
 GROUP = "xmcbench"  # the entry-point group of plugins
-HOOKS = {
-    "method": "register_methods",
-    "sampler": "register_samplers",
-    "evaluator": "register_evaluators",
-    "dataset": "register_datasets",
-    "teacher": "register_teachers",
-    "tracker": "register_trackers",
-}
 HOMES = {
-    kind: EntryPoint(kind, module, GROUP)
-    for kind, module in {
-        "method": "xmcbench.trial.method",
-        "sampler": "xmcbench.engine.sampling.builtin",
-        "evaluator": "xmcbench.evaluation.evaluator",
-        "dataset": "xmcbench.data.catalog",
-        "teacher": "xmcbench.teachers",
-        "tracker": "xmcbench.tracking",
-    }.items()
+    "method": "xmcbench.trial.method",
+    "sampler": "xmcbench.engine.sampling.builtin",
+    "evaluator": "xmcbench.evaluation.evaluator",
+    "dataset": "xmcbench.data.catalog",
+    "teacher": "xmcbench.teachers",
+    "tracker": "xmcbench.tracking",
 }
+HOOKS = {kind: f"register_{kind}s" for kind in HOMES}
 
 
 @hookspec

@@ -16,7 +16,8 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, version
 from pathlib import Path
 from traceback import walk_tb
@@ -67,8 +68,7 @@ class Registered:
     @property
     def version(self) -> int:
         """The version of the thing's results: its attribute `version`, or 1."""
-        version: int = getattr(self.thing, "version", 1)
-        return version
+        return int(getattr(self.thing, "version", 1))
 
 
 class Registry:
@@ -82,7 +82,10 @@ class Registry:
         self._things: dict[str, dict[str, Registered]] = {kind: {} for kind in HOOKS}
         self._homes: dict[str, Any] = {}  # by kind: the modules that are loaded
         self._modules: dict[str, Origin] = {}  # top-level packages of third-party plugins
-        self._waiting = sorted(_installed() if installed is None else installed, key=_built_in_first)
+        points = _installed() if installed is None else installed
+        self._waiting = sorted(
+            points, key=lambda point: (not _is_built_in(point), _origin(point).distribution, point.name)
+        )
         self._strict = os.environ.get(STRICT) == "1" if strict is None else strict
 
     def method(self, name: str, distribution: str | None = None) -> Registered:
@@ -124,18 +127,16 @@ class Registry:
 
     def _find(self, kind: str, name: str) -> Registered:
         self._load_home(kind)
-        if (known := self._get(kind, name)) is None and kind == "method":  # most are named after their plugin
+        found = partial(self._get, kind, name)
+        if not found() and kind == "method":  # most are named after their plugin
             self._load_plugins(lambda point: _is_built_in(point) and f"{name}-".startswith(f"{point.name}-"))
-            known = self._get(kind, name)
-            if known is None:
+            if not found():
                 self._load_plugins(_is_built_in)
-                known = self._get(kind, name)
-        if known is None:
+        if not found():
             self._load_all(kind)
-            known = self._get(kind, name)
-        if known is None:
-            raise self.unknown(kind, name, self._things[kind])
-        return known
+        if known := found():
+            return known
+        raise self.unknown(kind, name, self._things[kind])
 
     def unknown(self, kind: str, name: str, known: Iterable[str], where: str = "") -> UnknownNameError:
         """The error for an unknown name. It mentions broken plugins: one of them may have been meant to register it."""
@@ -155,7 +156,7 @@ class Registry:
     def _load_home(self, kind: str) -> None:
         """Register the built-in things of one kind."""
         if kind not in self._homes:
-            self._homes[kind] = HOMES[kind].load()
+            self._homes[kind] = import_module(HOMES[kind])
             self._register(kind, self._homes[kind], Origin(OWN, own_version()))
 
     def _load_all(self, kind: str) -> None:
@@ -201,9 +202,8 @@ class Registry:
         try:
             self._manager.register(plugin, name=f"{origin.distribution}:{name}")
             self._manager.check_pending()
-            registered = {
-                kind: self._collect(kind, plugin, origin) for kind, hook in HOOKS.items() if hasattr(plugin, hook)
-            }
+            kinds = [kind for kind, hook in HOOKS.items() if hasattr(plugin, hook)]
+            registered = {kind: self._collect(kind, plugin, origin) for kind in kinds}
         except BaseException:
             if self._manager.is_registered(plugin):
                 self._manager.unregister(plugin)
@@ -253,11 +253,6 @@ def _installed() -> list[EntryPoint]:
 
 def _is_built_in(point: EntryPoint) -> bool:
     return _origin(point).distribution == OWN
-
-
-def _built_in_first(point: EntryPoint) -> tuple[bool, str, str]:
-    distribution = _origin(point).distribution
-    return distribution != OWN, distribution, point.name
 
 
 def _origin(point: EntryPoint) -> Origin:

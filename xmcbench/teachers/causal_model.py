@@ -171,7 +171,6 @@ class CausalModel(Teacher):
     def _accepted(self) -> frozenset[str]:
         return frozenset(inspect.signature(self._model.forward).parameters)
 
-
     @cached_property
     def _tokenizer(self) -> Any:
         from transformers import AutoTokenizer
