@@ -150,12 +150,11 @@ class UniDEC(EmbeddingMethod):
         return super().search_space(config) | own
 
     def build_modules(self, train: data.TrainingData) -> nn.Module:
-        modules = self._heads()
+        modules, size = self._heads(), self.config.dimension
         if self.config.heads == "both":
             self.targets = train.targets
-            size, rows = self.config.dimension, self.shard.label_ids
             config = tables.TableConfig(learning_rate=self.config.classifier_learning_rate)
-            table = tables.LabelTable(rows, size, config)
+            table = tables.LabelTable(self.shard.label_ids, size, config)
             table.fill(lambda block_ND, generator: block_ND.normal_(0, size**-0.5, generator=generator))
             modules["classifier"] = table
         return modules
@@ -183,7 +182,7 @@ class UniDEC(EmbeddingMethod):
 
     def begin(self, embeddings: sampling.Embeddings) -> None:
         """With `rows: label-embeddings`, start each row as the second head's unit vector of its label text."""
-        if self.config.heads == "both" and self.config.rows == "label-embeddings":
+        if self.first_passes:
             table, linear = self.tables()["classifier"], self.modules["clf"][0]  # type: ignore[index]
             table.weight.copy_(unit(linear(embeddings.labels()[table.row_ids])))
 
@@ -194,15 +193,14 @@ class UniDEC(EmbeddingMethod):
 
     def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config
-        start, every = settings.refresh_start, settings.refresh_every
+        timing = {"start": settings.refresh_start, "every": settings.refresh_every}
         negatives: list[sampling.Nearest] = []
         if count := settings.negatives_per_query:
-            shortlist = settings.shortlist or count * every
-            negatives.append(sampling.Nearest(count, shortlist, start=start, every=every))
+            shortlist = settings.shortlist or count * settings.refresh_every
+            negatives.append(sampling.Nearest(count, shortlist, **timing))
         order: sampling.Order = sampling.Shuffled()
         if settings.batches == "clusters":
-            size = settings.cluster_size or settings.batch_size
-            order = sampling.Clusters(size, start=start, every=every, vectors="fresh")
+            order = sampling.Clusters(settings.cluster_size or settings.batch_size, vectors="fresh", **timing)
         sampler = sampling.Sampler(
             train,
             batch_size=settings.batch_size,
@@ -217,7 +215,7 @@ class UniDEC(EmbeddingMethod):
 
     def mining_query_vectors(self, embeddings_NH: Tensor) -> Tensor:
         """[N, D] the first head's vectors, which clusters and shortlists use whatever `inference` is."""
-        return unit(self._head("de", embeddings_NH))
+        return unit(self.modules["de"](embeddings_NH))
 
     def mining_label_vectors(self, embeddings_SH: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
         return self.mining_query_vectors(embeddings_SH)
@@ -232,7 +230,7 @@ class UniDEC(EmbeddingMethod):
         de_ND = self.mining_query_vectors(embeddings_NH)
         if self.config.heads == "de":
             return de_ND
-        clf_ND = unit(self._head("clf", embeddings_NH))
+        clf_ND = unit(self.modules["clf"](embeddings_NH))
         of_both = 2 * self.config.fusion, 2 * (1 - self.config.fusion)
         of_de, of_clf = {"both": of_both, "de": (1.0, 0.0), "clf": (0.0, 1.0)}[self.config.inference]
         return torch.cat((of_de * de_ND, of_clf * clf_ND), dim=1)
@@ -245,15 +243,10 @@ class UniDEC(EmbeddingMethod):
             return de_SD
         return torch.cat((de_SD, unit(self._rows(label_ids))), dim=1)
 
-    def _head(self, name: str, embeddings_NH: Tensor) -> Tensor:
-        vectors_ND: Tensor = self.modules[name](embeddings_NH)
-        return vectors_ND
-
     def _rows(self, label_ids: np.ndarray) -> Tensor:
         """[S, D] the classifier's rows of labels that this worker holds."""
         table = self.tables()["classifier"]
-        rows_SD: Tensor = table(table.rows_of(label_ids))
-        return rows_SD
+        return table.forward(table.rows_of(label_ids))
 
     def loss(self, queries_BH: Tensor, labels_SH: Tensor, batch: sampling.Batch) -> Tensor:
         """lambda L_D + (1 - lambda) L_C (Algorithm 1)."""
@@ -262,7 +255,7 @@ class UniDEC(EmbeddingMethod):
         settings, seed = self.config, int(torch.randint(SEEDS, ()))
         with encoders.row_dropout(seed, "query", batch.query_ids):
             de_BD = self.mining_query_vectors(queries_BH)
-            clf_BD = self._head("clf", queries_BH) if settings.heads == "both" else None
+            clf_BD = self.modules["clf"](queries_BH) if settings.heads == "both" else None
         with encoders.row_dropout(seed, "label", batch.label_ids):
             labels_SD = self.mining_query_vectors(labels_SH)
         of_de = self._both_ways(de_BD, labels_SD, batch.positives, settings.temperature)
@@ -295,11 +288,9 @@ class UniDEC(EmbeddingMethod):
         # Seeded from torch's generator, so that every worker draws alike before it keeps those it holds.
         _, drawn = self.extra.pairs(batch.query_ids, np.random.default_rng(int(torch.randint(SEEDS, ()))))
         label_ids = np.union1d(batch.label_ids, drawn[self.shard.mine_L[drawn]])
-        rows, columns = self.targets[batch.query_ids][:, label_ids].nonzero()
-        of_pool = batch.positives
-        rows_P, columns_P = torch.from_numpy(rows.astype(np.int64)), torch.from_numpy(columns.astype(np.int64))
-        sizes = len(batch.query_ids), len(label_ids)
-        positives = losses.Positives(rows_P, columns_P, *sizes, workers=of_pool.workers)
+        of_pool, targets = batch.positives, self.targets[batch.query_ids][:, label_ids]
+        pairs = (torch.from_numpy(ids.astype(np.int64)) for ids in targets.nonzero())
+        positives = losses.Positives(*pairs, *targets.shape, workers=of_pool.workers)
         return label_ids, positives.to(of_pool.rows_P.device)
 
 

@@ -143,7 +143,7 @@ def test_dropout_is_in_both_heads(prepared: Make) -> None:
     method = prepared(head_dropout=0.5)
     vectors = torch.ones(4, H)
     for name in ("de", "clf"):
-        assert bool((method._head(name, vectors) == 0).any())
+        assert bool((method.modules[name](vectors) == 0).any())
         assert not bool((method.modules.eval()[name](vectors) == 0).any())
         method.modules.train()
 
@@ -202,7 +202,7 @@ def test_neighbours_are_those_of_the_first_head_whatever_is_scored(prepared: Mak
     vectors, label_ids = torch.randn(LABELS, H), np.arange(LABELS)
     for inference in ("both", "clf"):
         method = prepared(inference=inference)
-        mined = normalize(method._head("de", vectors), dim=1)
+        mined = normalize(method.modules["de"](vectors), dim=1)
         torch.testing.assert_close(method.mining_query_vectors(vectors), mined)
         torch.testing.assert_close(method.mining_label_vectors(vectors, label_ids), mined)
 
@@ -232,7 +232,7 @@ def test_inference_scores_one_head_the_other_or_the_sum_of_their_cosines(prepare
         scores[inference] = of_queries @ of_labels.T
     table = method.tables()["classifier"]
     assert isinstance(table, tables.LabelTable)
-    cosines = normalize(method._head("clf", queries), dim=1) @ normalize(table.weight, dim=1).T
+    cosines = normalize(method.modules["clf"](queries), dim=1) @ normalize(table.weight, dim=1).T
     torch.testing.assert_close(scores["clf"], cosines)
     torch.testing.assert_close(scores["both"], scores["de"] + scores["clf"])
     torch.testing.assert_close(prepared(heads="de").query_vectors(queries), method.query_vectors(queries)[:, :D])

@@ -128,7 +128,6 @@ class Listener:
         if self._lost:
             self._warn(f"tracker {self._tracker.name!r} was too slow and missed {self._lost} events")
 
-
     def _listen(self) -> None:
         """Call the tracker until it is closed or fails."""
         event = ""
