@@ -101,7 +101,7 @@ def check(
 ) -> None:
     """Check a plugin's contract on tiny data. Exit code: 0 all rules kept; 1 a rule is broken; 2 invalid input."""
     from xmcbench.plugins.registry import registry
-    from xmcbench.runs.conformance.suite import checks, find_kind, read_settings
+    from xmcbench.runs.conformance.rules import checks, find_kind, read_settings
 
     chosen = kind or find_kind(name)
     broken = 0

@@ -14,8 +14,7 @@ from fakes.bench import Bench
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.conformance.rules import outcome
-from xmcbench.runs.conformance.suite import find_kind, make_subject, read_settings, rules_of
+from xmcbench.runs.conformance.rules import find_kind, make_subject, outcome, read_settings, rules_of
 
 from fakes import cheats, sabotage  # isort: skip
 

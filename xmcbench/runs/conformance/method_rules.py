@@ -76,7 +76,7 @@ class MethodSubject(Subject):
     @rule("`Config` is a pydantic model: frozen, unknown keys refused.", "use tuples and frozen models as fields")
     def settings_are_immutable(self) -> None:
         config = self.trial.build().config
-        require(bool(config.model_config.get("frozen")), f"{type(config).__name__} is not frozen")
+        require(config.model_config.get("frozen"), f"{type(config).__name__} is not frozen")
         require(config.model_config.get("extra") == "forbid", f"{type(config).__name__} accepts unknown keys")
         for place, kind in _mutable_parts(config, ""):
             raise BrokenRuleError(f"the setting {place} is a {kind}, which can be changed")
@@ -114,7 +114,7 @@ class MethodSubject(Subject):
         require(not over, f"charged {over}, allowed {BUDGET.limits()} and one step more")
         charged = ledger.steps or ledger.encoder_tokens or ledger.flops or ledger.stage_seconds
         parameters = self.fitted.method.num_parameters
-        require(bool(charged) or not parameters, f"{parameters} parameters were trained, and nothing was charged")
+        require(charged or not parameters, f"{parameters} parameters were trained, and nothing was charged")
 
     @rule(
         "What it charges is what the harness counts: tokens through the encoder, steps of optimisers, seconds.",

@@ -1,4 +1,7 @@
-"""The rules of datasets, evaluators, teachers and trackers. Legend: N queries or pairs, T test queries, L labels."""
+"""The rules of datasets, evaluators, teachers, trackers and samplers.
+
+Legend: N queries or pairs, T test queries, L labels, D dimensions.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from xmcbench.data import Dataset, DatasetCard
+from xmcbench.data import Dataset, DatasetCard, TrainingData
 from xmcbench.data.prepared import content_hash
 from xmcbench.data.source import Source
+from xmcbench.engine import sampling
 from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits
 from xmcbench.runs.conformance.rules import NotApplicableError, Subject, require, rule
 from xmcbench.runs.conformance.tiny_trial import ORDINARY, load_tiny
@@ -45,13 +49,13 @@ class DatasetSubject(Subject):
     @rule("`missing` returns None, or where to get the data.", "return a text with the address and the files")
     def missing_says_where(self) -> None:
         reason = self.thing.missing(self.data / "a-folder-that-does-not-exist")
-        require(reason is None or (isinstance(reason, str) and bool(reason)), f"missing returned {reason!r}")
+        require(reason is None or (isinstance(reason, str) and reason), f"missing returned {reason!r}")
 
     @rule("`fingerprint` changes when the data may have.", "return sizes and times of files, or the parameters")
     def the_fingerprint_is_stable(self) -> None:
         _ = self.dataset
         first, second = (self.thing.fingerprint(self.data) for _ in range(2))
-        require(isinstance(first, str) and bool(first), f"fingerprint returned {first!r}, expected a text")
+        require(isinstance(first, str) and first, f"fingerprint returned {first!r}, expected a text")
         require(first == second, f"fingerprint returned {first!r}, then {second!r}")
 
     @rule(
@@ -69,7 +73,7 @@ class DatasetSubject(Subject):
         ):
             require(isinstance(matrix, sp.csr_array), f"{name} is a {type(matrix).__name__}, expected csr_array")
             require(matrix.shape == (len(texts), labels), f"{name} is {matrix.shape}, expected {(len(texts), labels)}")
-            require(bool((matrix.data == 1).all()), f"{name} holds values other than 1")
+            require((matrix.data == 1).all(), f"{name} holds values other than 1")
 
     @rule("The card has the sizes and the name of the data.", "make the card with `self.draft.card(...)`")
     def the_card_is_right(self) -> None:
@@ -218,11 +222,10 @@ class TeacherSubject(Subject):
         )
         for part in answers:
             valid = np.isin(part.answers, (YES, NO, UNPARSED))
-            require(
-                bool(valid.all()), f"answers hold {np.asarray(part.answers)[~valid][:1]}, expected YES, NO or UNPARSED"
-            )
+            wrong = np.asarray(part.answers)[~valid]
+            require(not len(wrong), f"answers hold {wrong[:1]}, expected YES, NO or UNPARSED")
             confidence = np.asarray(part.confidence)
-            require(bool(((confidence >= 0) & (confidence <= 1)).all()), "confidence lies outside 0..1")
+            require(((confidence >= 0) & (confidence <= 1)).all(), "confidence lies outside 0..1")
             for name in ("prompt_tokens", "completion_tokens", "answers", "confidence"):
                 column = np.asarray(getattr(part, name))
                 require(column.shape == part.places.shape, f"{name} is {column.shape}, places is {part.places.shape}")
@@ -286,3 +289,84 @@ class TrackerSubject(Subject):
         tracker.begin(trials[1])  # the trial is run again
         tracker.end(trials[1], self.record(trials[1], Status.OK))
         tracker.close()  # the first trial was interrupted
+
+
+BATCH_SIZE, DIMENSIONS = 8, 6
+PURE = "draw from the `rng` that is given, or from self.sampler.rng(purpose, epoch); keep no counter"
+
+
+class SamplerSubject(Subject):
+    """A registered recipe or subclass of `Sampler`, and training data."""
+
+    section = "A sampler"
+
+    @cached_property
+    def train(self) -> TrainingData:
+        return load_tiny(ORDINARY, self.folder).training_data()
+
+    def make(self, epochs: int = 1) -> sampling.Sampler:
+        """A sampler that was shown embeddings before each of `epochs` epochs."""
+        sampler: sampling.Sampler = self.thing(self.train, batch_size=BATCH_SIZE, seed=0)
+        require(isinstance(sampler, sampling.Sampler), f"it makes a {type(sampler).__name__}, expected a Sampler")
+        for epoch in range(epochs):
+            sampler.refresh(epoch, self.embeddings())
+        return sampler
+
+    def embeddings(self) -> sampling.Embeddings:
+        """Fixed random vectors."""
+        import torch
+
+        draw = torch.Generator().manual_seed(0)
+        queries_ND = torch.randn(len(self.train.texts), DIMENSIONS, generator=draw)
+        labels_LD = torch.randn(self.train.num_labels, DIMENSIONS, generator=draw)
+        return sampling.Embeddings(lambda: queries_ND, lambda: labels_LD)
+
+    @rule("`batch(epoch, index)` is a pure function of seed, epoch and index.", PURE)
+    def batches_are_a_pure_function(self) -> None:
+        sampler, other = self.make(), self.make()
+        forward = [sampler.batch(0, index) for index in range(sampler.num_batches(0))]
+        for index in reversed(range(len(forward))):
+            for asked, when in ((other, "first"), (sampler, "again")):
+                same = _same(forward[index], asked.batch(0, index))
+                require(same, f"batch {index} is another when it is asked for {when}")
+
+    @rule("Each training query with a label is drawn once in an epoch.", "return a permutation from `arrange`")
+    def an_epoch_visits_every_query_once(self) -> None:
+        sampler = self.make()
+        drawn = np.concatenate([sampler.batch(0, index).query_ids for index in range(sampler.num_batches(0))])
+        labelled = np.flatnonzero(np.diff(self.train.targets.indptr))
+        once = np.array_equal(np.sort(drawn), labelled)
+        require(once, f"{len(drawn)} queries drawn, expected each of {len(labelled)} once")
+
+    @rule("`labels(query_ids, rng)` returns label ids; the pool holds each once.", "return integers in 0..L-1")
+    def pools_hold_labels_once(self) -> None:
+        sampler = self.make()
+        for index in range(sampler.num_batches(0)):
+            label_ids = sampler.batch(0, index).label_ids
+            ascending = (np.diff(label_ids) > 0).all()
+            require(ascending, f"the pool of batch {index} is not sorted, or has a label twice")
+            inside = (label_ids >= 0) & (label_ids < self.train.num_labels)
+            require(inside.all(), f"the pool of batch {index} holds the label {label_ids[~inside][:1]}")
+
+    @rule("A true label among the negatives is a positive.", "leave `batch` to Sampler, or mark with `true_pairs`")
+    def true_pairs_are_positives(self) -> None:
+        sampler = self.make()
+        batch = sampler.batch(0, 0)
+        expected = self.train.targets[batch.query_ids][:, batch.label_ids].nnz
+        found = len(batch.positives.rows_P)
+        require(found == expected, f"{found} positives in the first batch, and {expected} pairs of it are true")
+
+    @rule(
+        "What a part makes of embeddings, and a resumed run cannot make again, goes through `state` and `load_state`.",
+        "return it as tensors from `state`, and take it over in `load_state`",
+    )
+    def a_resumed_sampler_continues(self) -> None:
+        sampler, resumed = self.make(epochs=2), self.make(epochs=0)
+        resumed.load_state(sampler.state())
+        for index in range(sampler.num_batches(1)):
+            same = _same(sampler.batch(1, index), resumed.batch(1, index))
+            require(same, f"batch {index} of epoch 1 is another after `load_state`")
+
+
+def _same(first: sampling.Batch, second: sampling.Batch) -> bool:
+    return np.array_equal(first.query_ids, second.query_ids) and np.array_equal(first.label_ids, second.label_ids)

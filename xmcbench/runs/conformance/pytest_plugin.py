@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Add the rules of the plugins that the options name to the tests that were collected."""
-    from xmcbench.runs.conformance.suite import rules_of
+    from xmcbench.runs.conformance.rules import rules_of
 
     for kind in KINDS:
         for name in session.config.getoption(f"xmcbench_{kind}"):
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 def _subject(config: pytest.Config, kind: str, name: str) -> Any:
     """What the rules of a plugin are checked on, in a folder that is removed in the end."""
     from xmcbench.data.prepared import default_data_dir
-    from xmcbench.runs.conformance.suite import make_subject, read_settings
+    from xmcbench.runs.conformance.rules import make_subject, read_settings
 
     folder = TemporaryDirectory(prefix="xmcbench-check-")
     config.add_cleanup(folder.cleanup)
