@@ -7,7 +7,7 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.plugins.registry import Registry
-from xmcbench.tracking.mlflow import KEY, URI, MLflow
+from xmcbench.tracking.tools import KEY, URI, MLflow
 from xmcbench.tracking.tracker import settings
 
 from .scripted import CURVE, play

@@ -9,8 +9,8 @@ from fakes.bench import Bench
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import Registry
-from xmcbench.tracking import tensorboard
-from xmcbench.tracking.tensorboard import TensorBoard
+from xmcbench.tracking import tools
+from xmcbench.tracking.tools import TensorBoard
 
 from .scripted import CURVE, play
 
@@ -56,6 +56,6 @@ def test_it_is_found_by_name_and_a_missing_package_is_a_line(tmp_path: Path, mon
     def missing(module: str, extra: str, purpose: str) -> None:
         raise XMCBenchError(f"{purpose} needs {module} [{extra}]")
 
-    monkeypatch.setattr(tensorboard, "import_extra", missing)
+    monkeypatch.setattr(tools, "import_extra", missing)
     with pytest.raises(XMCBenchError, match=r"needs tensorboard \[tensorboard\]"):
         TensorBoard(tmp_path)

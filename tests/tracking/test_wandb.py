@@ -14,9 +14,9 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.plugins.registry import Registry
-from xmcbench.tracking import wandb as tracking
+from xmcbench.tracking import tools
+from xmcbench.tracking.tools import Wandb
 from xmcbench.tracking.tracker import Listener, settings
-from xmcbench.tracking.wandb import Wandb
 from xmcbench.trial.record import Record
 
 from .scripted import CURVE, play
@@ -122,12 +122,12 @@ def test_a_trial_that_does_not_end_is_marked_and_goes_on_under_its_id(bench: Ben
     assert not services()
     found = [logged(path) for path in sorted(bench.store.root.glob("wandb/offline-run-*/*.wandb"))]
     assert {one.run.run_id for one in found} == {step.trial.key}
-    assert {one.exit_code for one in found} == {tracking.INTERRUPTED}
+    assert {one.exit_code for one in found} == {tools.INTERRUPTED}
 
 
 def test_a_server_that_does_not_answer_is_a_warning(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     (step,) = bench.runner(bench.suite(["fake-ok"])).plan()
-    monkeypatch.setattr(tracking, "SECONDS", 1)
+    monkeypatch.setattr(tools, "SECONDS", 1)
     monkeypatch.setenv("WANDB_API_KEY", "0123456789" * 4)
     warnings: list[str] = []
     with closing(create_server(("127.0.0.1", 0))) as silent:

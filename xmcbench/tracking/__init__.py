@@ -4,10 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from xmcbench.plugins.hookspecs import check_subclass, hookimpl
-from xmcbench.tracking.mlflow import MLflow
-from xmcbench.tracking.tensorboard import TensorBoard
+from xmcbench.tracking.tools import MLflow, TensorBoard, Wandb
 from xmcbench.tracking.tracker import Tracker
-from xmcbench.tracking.wandb import Wandb
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.trial import Trial
