@@ -14,7 +14,7 @@ from pydantic import Field
 
 from xmcbench import MethodInfo, Run, XMCBenchError, data
 from xmcbench_second_stage.reranker import Reranker
-from xmcbench_tfidf.matching import load_words, save_words, tfidf
+from xmcbench_tfidf import load_words, save_words, tfidf
 
 if TYPE_CHECKING:
     from torch import Tensor
