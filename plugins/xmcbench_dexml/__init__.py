@@ -123,8 +123,7 @@ class DEXML(EmbeddingMethod):
                 timing = {"start": settings.refresh_start, "every": settings.refresh_every}
                 negatives = [sampling.Nearest(settings.negatives_per_query, settings.shortlist, **timing)]
         self.targets = train.targets
-        drawn = sampling.Draw(settings.positives_per_query)
-        size = settings.batch_size
+        size, drawn = settings.batch_size, sampling.Draw(settings.positives_per_query)
         return sampling.Sampler(train, batch_size=size, seed=seed, positives=drawn, negatives=negatives)
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
@@ -159,9 +158,8 @@ class DEXML(EmbeddingMethod):
         host, device, num_labels = positives.host, queries_BD.device, len(labels_SD)
         mine = np.arange(host.workers.rank, len(query_ids), host.workers.size)
         targets_BL = self.targets[query_ids]
-        rows_R, columns_R = (
-            torch.from_numpy(ids.astype(np.int64)) for ids in (targets_BL @ targets_BL[mine].T).nonzero()
-        )
+        related = (targets_BL @ targets_BL[mine].T).nonzero()
+        rows_R, columns_R = (torch.from_numpy(ids.astype(np.int64)) for ids in related)
         rows_P = torch.cat([host.rows_P, rows_R])
         order_P = rows_P.argsort(stable=True)
         columns_P = torch.cat([host.columns_P, num_labels + columns_R])[order_P]

@@ -9,7 +9,7 @@ import json
 import shutil
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from hashlib import sha256
 from inspect import getfile
 from pathlib import Path
@@ -33,6 +33,7 @@ from xmcbench import (
 )
 
 PROGRAM = Path(__file__).parent / "program"  # modules that programs in Python may import
+ENVIRONMENT = {"PYTHONPATH": str(PROGRAM), "PYTHONNOUSERSITE": "1"}
 CHARGED = ("epochs", "steps", "queries", "pool_labels", "encoder_tokens", "encoder_flops", "scoring_flops")
 GRACE = 1.1  # a program may take this many times the seconds of the budget before it is ended
 
@@ -40,8 +41,8 @@ GRACE = 1.1  # a program may take this many times the seconds of the budget befo
 class OutsideMethod(Method):
     """A method that runs a program: `COMMAND fit FOLDER` trains, `COMMAND predict FOLDER` predicts."""
 
-    _model: Path | None = None
-    _num_labels = 0
+    _model: Path  # the folder of what the program learnt
+    _num_labels: int
     _num_parameters = 0
 
     @abstractmethod
@@ -72,7 +73,7 @@ class OutsideMethod(Method):
             usage = programs.run_program(
                 [*self.command(), "fit", folder],
                 Path.cwd(),
-                _environment(),
+                ENVIRONMENT,
                 max_seconds=seconds and GRACE * seconds - run.ledger.device_seconds,
                 max_bytes=run.budget.peak_bytes,
                 poll=_Reader(folder / "progress.jsonl", run.report).poll,
@@ -84,17 +85,17 @@ class OutsideMethod(Method):
         """Run the program on the texts and read its predictions [T, K], in any of the formats of `xmcbench score`."""
         with tempfile.TemporaryDirectory(prefix="xmcbench-") as name:
             folder = Path(name)
-            (folder / "model").symlink_to(self._fitted().absolute())
+            (folder / "model").symlink_to(self._model.absolute())
             _write_texts(folder / "queries.txt", texts)
             self._write_task(folder, stage="predict", k=k, num_queries=len(texts))
-            programs.run_program([*self.command(), "predict", folder], Path.cwd(), _environment())
+            programs.run_program([*self.command(), "predict", folder], Path.cwd(), ENVIRONMENT)
             if len(files := sorted(folder.glob("predictions.*"))) != 1:
                 names = ", ".join(path.name for path in files) or "none"
                 raise XMCBenchError(f"{self.name}: found the files {names}, expected one predictions.*")
             return evaluation.read_predictions(files[0], len(texts), self._num_labels, k)
 
     def save(self, directory: Path) -> None:
-        shutil.copytree(self._fitted(), directory / "program")
+        shutil.copytree(self._model, directory / "program")
         facts = {"num_labels": self._num_labels, "num_parameters": self._num_parameters}
         (directory / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
 
@@ -102,11 +103,6 @@ class OutsideMethod(Method):
         facts = json.loads((directory / "facts.json").read_bytes())
         self._model = directory / "program"
         self._num_labels, self._num_parameters = facts["num_labels"], facts["num_parameters"]
-
-    def _fitted(self) -> Path:
-        if self._model is None:
-            raise XMCBenchError(f"{self.name}: predicts only after fit or load")
-        return self._model
 
     def _write_task(self, folder: Path, **facts: Any) -> None:
         task = {"version": 1, "num_labels": self._num_labels, "settings": self.settings(), **facts}
@@ -169,7 +165,13 @@ class _Reader:
         self._path, self._report, self._read = path, report, 0
 
     def poll(self) -> None:
-        for line in self._new_lines():
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        for line in filter(None, whole.split(b"\n")):
             try:
                 content = json.loads(line)
                 metrics = {name: float(value) for name, value in content.get("metrics", {}).items()}
@@ -177,15 +179,6 @@ class _Reader:
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise XMCBenchError(f'{self._path}: found {line[:80]!r}, expected {{"fraction": 0.5}}') from None
             self._report(progress)
-
-    def _new_lines(self) -> Iterator[bytes]:
-        if not self._path.exists():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._read)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._read += len(whole) + len(newline)
-        yield from filter(None, whole.split(b"\n"))
 
 
 def _charge(path: Path, ledger: Ledger) -> int:
@@ -202,10 +195,6 @@ def _charge(path: Path, ledger: Ledger) -> int:
         if name in CHARGED:
             setattr(ledger, name, value if name == "epochs" else int(value))
     return int(numbers.get("num_parameters", 0))
-
-
-def _environment() -> dict[str, str]:
-    return {"PYTHONPATH": str(PROGRAM), "PYTHONNOUSERSITE": "1"}
 
 
 def _write_texts(path: Path, texts: data.Texts) -> None:

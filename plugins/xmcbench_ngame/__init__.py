@@ -109,12 +109,7 @@ class NGAME(ClusteredTriplets):
         return round(settings.first_hardest ** (1 - place) * settings.hardest**place)
 
     def _warn_of_collapse(
-        self,
-        settings: NGAME.Config,
-        loss: Tensor,
-        queries_BD: Tensor,
-        labels_SD: Tensor,
-        batch: sampling.Batch,
+        self, settings: NGAME.Config, loss: Tensor, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch
     ) -> None:
         """Warn if the first loss is above that of a collapsed encoder, which maps all texts to the same vector.
 

@@ -147,14 +147,11 @@ class Fuse(Method):
             rows = np.sort(run.rng("fuse", "held out").permutation(total)[: self.config.held_out])
         others = np.setdiff1d(np.arange(total), rows)
         for number, part in enumerate(self.parts):
-            self._fit_part(part, number, train.most_rows(others) if len(rows) else train, run)
+            begun, seed = self._share * number, int(run.rng("fuse", "part", number).integers(SEEDS))
+            with run.part(f"part-{number}", run.budget.times(self._share), begun, begun + self._share) as own:
+                part.fit(train.most_rows(others) if len(rows) else train, replace(own, seed=seed))
         self.num_labels = train.num_labels
         self.fusion = self._fit_rule(train, rows, run)
-
-    def _fit_part(self, part: Method, number: int, train: data.TrainingData, run: Run) -> None:
-        begun, seed = self._share * number, int(run.rng("fuse", "part", number).integers(SEEDS))
-        with run.part(f"part-{number}", run.budget.times(self._share), begun, begun + self._share) as own:
-            part.fit(train, replace(own, seed=seed))
 
     def _fit_rule(self, train: data.TrainingData, rows: np.ndarray, run: Run) -> evaluation.Fusion:
         card, held_out = train.card, train.rows(rows)

@@ -31,6 +31,7 @@ class Annotated(Teacher):
     name = "annotated"
     summary = "simulated: the training annotations, with errors at a chosen rate"
     simulated = True
+    batch_size = 65_536  # an unused answer costs nothing
 
     class Config(Teacher.Config):
         recall: float = Field(1.0, ge=0, le=1, description="share of the annotated pairs that it accepts")
@@ -43,10 +44,6 @@ class Annotated(Teacher):
     @property
     def title(self) -> str:
         return f"annotated (recall {self.config.recall:g}, false accepts {self.config.false_accepts:g})"
-
-    @property
-    def batch_size(self) -> int:
-        return 65_536  # an unused answer costs nothing
 
     def read_annotations(self, train: TrainingData) -> None:
         self._train = train

@@ -34,6 +34,7 @@ class CausalModel(Teacher):
 
     name = "transformers"
     summary = "a causal language model from the Hugging Face hub or a folder, scored in this process"
+    batch_size = 1024
 
     class Config(Teacher.Config):
         not_in_identity: ClassVar[frozenset[str]] = Teacher.Config.not_in_identity | {"model", "device", "batch_tokens"}
@@ -62,10 +63,6 @@ class CausalModel(Teacher):
     @property
     def template(self) -> str:
         return template(self.config.prompt)
-
-    @property
-    def batch_size(self) -> int:
-        return 1024
 
     def identity(self) -> dict[str, Any]:
         """A model in a folder is identified by the content of its files, not by the folder's path."""
