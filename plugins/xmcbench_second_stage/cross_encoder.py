@@ -18,7 +18,7 @@ import scipy
 from pydantic import Field
 
 from xmcbench import MethodInfo, Run, XMCBenchError, data, encoders, import_extra
-from xmcbench_second_stage.reranker import Reranker
+from xmcbench_second_stage.stage import Reranker
 
 if TYPE_CHECKING:
     from torch import Tensor

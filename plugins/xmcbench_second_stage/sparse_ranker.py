@@ -13,7 +13,7 @@ import scipy
 from pydantic import Field
 
 from xmcbench import MethodInfo, Run, XMCBenchError, data
-from xmcbench_second_stage.reranker import Reranker
+from xmcbench_second_stage.stage import Reranker
 from xmcbench_tfidf import load_words, save_words, tfidf
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import UnknownNameError
 from xmcbench_second_stage import Classifier, SparseRanker
 from xmcbench_second_stage.classifier import _rate
-from xmcbench_second_stage.reranker import standardised
-from xmcbench_second_stage.stage import SecondStage
+from xmcbench_second_stage.stage import SecondStage, standardised
 
 STAGES: tuple[type[SecondStage], ...] = (Classifier, SparseRanker)
 
