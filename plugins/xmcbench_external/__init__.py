@@ -11,7 +11,6 @@ import tempfile
 from abc import abstractmethod
 from collections.abc import Callable
 from hashlib import sha256
-from inspect import getfile
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -110,13 +109,10 @@ class OutsideMethod(Method):
 
 
 class PythonProgram(OutsideMethod):
-    """A method over TF-IDF features. Its program, beside the plugin's module, runs in an environment of its own."""
+    """A method whose program is a Python file that runs in a separate environment."""
 
-    program: ClassVar[str] = "program.py"
+    program: ClassVar[Path]
     environment: ClassVar[programs.Environment]
-
-    class Config(Method.Config):
-        ngrams: int = Field(default=1, ge=1, description="words of a term, at most")
 
     def skip(self, card: data.DatasetCard) -> str | None:  # noqa: ARG002
         if self.environment.python() is None:
@@ -127,7 +123,7 @@ class PythonProgram(OutsideMethod):
         python = self.environment.python()
         if python is None:
             raise XMCBenchError(f"{self.name}: no environment: `xmcbench environment make {self.name}` makes it")
-        return [str(python), str(Path(getfile(type(self))).with_name(self.program))]
+        return [str(python), str(self.program)]
 
 
 class External(OutsideMethod):

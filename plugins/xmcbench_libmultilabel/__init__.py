@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -20,9 +21,11 @@ class OneVsRest(PythonProgram):
         citation="Lin et al., 2022: LibMultiLabel, a library for multi-class and multi-label text classification",
         needs=("libmultilabel",),
     )
+    program = Path(__file__).with_name("program.py")
     environment = programs.Environment("libmultilabel", ("libmultilabel==0.10.0", "scikit-learn>=1.5"))
 
-    class Config(PythonProgram.Config):
+    class Config(Method.Config):
+        ngrams: int = Field(default=1, ge=1, description="words of a term, at most")
         cost: float = Field(default=1.0, gt=0, description="C of LIBLINEAR")
         loss: Literal["squared-hinge", "log"] = Field(default="squared-hinge", description="of the classifiers")
 

@@ -64,7 +64,6 @@ class Cycles:
         return self.run.checkpoint / f"model-{cycle}"
 
     def add_answers(self, answers: CycleAnswers) -> None:
-        """Store the answers of the current cycle."""
         self.answers.append(answers)
         self._store()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from pydantic import Field
 
@@ -13,9 +14,11 @@ from xmcbench_external import PythonProgram
 class NapkinXC(PythonProgram):
     """The base of both models: features, linear solver, environment."""
 
+    program = Path(__file__).with_name("program.py")
     environment = programs.Environment("napkinxc", ("napkinxc==0.7.2", "scikit-learn>=1.5"))
 
-    class Config(PythonProgram.Config):
+    class Config(Method.Config):
+        ngrams: int = Field(default=1, ge=1, description="words of a term, at most")
         cost: float = Field(default=10.0, gt=0, description="C of LIBLINEAR")
         threads: int = Field(default=0, ge=0, description="threads; 0: all cores")
 

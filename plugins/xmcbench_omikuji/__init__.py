@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from pydantic import Field
 
@@ -19,9 +20,11 @@ class Omikuji(PythonProgram):
         citation="Prabhu et al., 2018: Parabel; Khandagale et al., 2020: Bonsai",
         needs=("omikuji",),
     )
+    program = Path(__file__).with_name("program.py")
     environment = programs.Environment("omikuji", ("omikuji==0.5.2", "scikit-learn>=1.5"))
 
-    class Config(PythonProgram.Config):
+    class Config(Method.Config):
+        ngrams: int = Field(default=1, ge=1, description="words of a term, at most")
         trees: int = Field(default=3, ge=1, description="trees of the forest")
         branches: int = Field(default=2, ge=2, description="clusters that a node is split into")
         max_depth: int = Field(default=20, ge=1, description="levels of a tree, at most")

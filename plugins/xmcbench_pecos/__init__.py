@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -18,7 +19,8 @@ TRANSFORMERS = ("bert", "distilbert", "roberta", "xlm-roberta", "xlnet")  # mode
 class Pecos(PythonProgram):
     """The base of both models: features, label tree, linear rankers."""
 
-    class Config(PythonProgram.Config):
+    class Config(Method.Config):
+        ngrams: int = Field(default=1, ge=1, description="words of a term, at most")
         branches: int = Field(default=16, ge=2, description="children of a cluster")
         max_leaf: int = Field(default=100, ge=1, description="labels of a cluster at the last level, at most")
         beam: int = Field(default=10, ge=1, description="clusters of a level that prediction follows")
@@ -35,7 +37,7 @@ class XRLinear(Pecos):
         citation="Yu et al., 2022: PECOS: Prediction for Enormous and Correlated Output Spaces",
         needs=("libpecos",),
     )
-    program = "xr_linear_program.py"
+    program = Path(__file__).with_name("xr_linear_program.py")
     # XR-Linear needs no other dependencies of libpecos.
     environment = programs.Environment("pecos", NUMERICS, no_dependencies=(LIBPECOS,))
 
@@ -51,7 +53,7 @@ class XRTransformer(Pecos):
         "Classification",
         needs=("libpecos",),
     )
-    program = "xr_transformer_program.py"
+    program = Path(__file__).with_name("xr_transformer_program.py")
     # PECOS imports names that transformers 4.49 and later no longer have.
     environment = programs.Environment(
         "pecos-transformers", (*NUMERICS, "torch>=2.3", "transformers>=4.40,<4.49"), no_dependencies=(LIBPECOS,)

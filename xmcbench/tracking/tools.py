@@ -71,7 +71,6 @@ class MLflow(ScalarTracker):
 
     @property
     def uri(self) -> str:
-        """The tracking URI."""
         return os.environ.get(URI) or f"sqlite:///{(self.store / 'mlflow.db').absolute()}"
 
     def begin(self, trial: Trial) -> None:

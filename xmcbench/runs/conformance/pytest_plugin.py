@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-KINDS = ("method", "sampler", "evaluator", "dataset", "teacher", "tracker")
+from xmcbench.plugins.hookspecs import HOOKS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add an option for each kind of plugin, and one for settings."""
     group = parser.getgroup("xmcbench", "contracts of xmcbench plugins")
-    for kind in KINDS:
+    for kind in HOOKS:
         group.addoption(f"--xmcbench-{kind}", action="append", default=[], metavar="NAME", help=f"check this {kind}")
     group.addoption("--xmcbench-set", action="append", default=[], metavar="KEY=VALUE", help="a setting for the checks")
 
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     """Add the rules of the plugins that the options name to the tests that were collected."""
     from xmcbench.runs.conformance.rules import rules_of
 
-    for kind in KINDS:
+    for kind in HOOKS:
         for name in session.config.getoption(f"xmcbench_{kind}"):
             subject = cache(partial(_subject, session.config, kind, name))
             items += [
@@ -45,9 +45,8 @@ def _subject(config: pytest.Config, kind: str, name: str) -> Any:
 
     folder = TemporaryDirectory(prefix="xmcbench-check-")
     config.add_cleanup(folder.cleanup)
-    return make_subject(
-        kind, name, read_settings(config.getoption("xmcbench_set")), Path(folder.name), default_data_dir()
-    )
+    settings = read_settings(config.getoption("xmcbench_set"))
+    return make_subject(kind, name, settings, Path(folder.name), default_data_dir())
 
 
 class RuleItem(pytest.Item):
