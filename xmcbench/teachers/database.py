@@ -167,8 +167,7 @@ class JudgementStore:
                         "DELETE FROM judgement WHERE teacher = ? AND document = ? AND label = ?",
                         table[["teacher", "document", "label"]][damaged].tolist(),
                     )
-        intact: np.ndarray = table[~damaged]
-        return intact
+        return np.asarray(table[~damaged])
 
     def add_replies(self, teacher: int, documents: np.ndarray, replies: Replies) -> None:
         """Store what a teacher wrote about N documents, text ids [N]."""
@@ -260,8 +259,7 @@ def _marks(values: Sequence[Any]) -> str:
 
 def _pair_keys(documents: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """int64 [N], one number per pair. Text ids are below 2**31, so two of them fit in 64 bits."""
-    keys: np.ndarray = (documents << 32) | labels
-    return keys
+    return np.asarray((documents << 32) | labels)
 
 
 Rows = Iterable[tuple[Any, ...]]

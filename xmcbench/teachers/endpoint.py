@@ -260,5 +260,4 @@ def _probability(choice: Any, several: bool) -> float:
 
 def _divided(total: int, count: int) -> np.ndarray:
     """`total` divided into `count` whole numbers that are as equal as possible, int64 [count]."""
-    parts: np.ndarray = np.diff(total * np.arange(count + 1) // count)
-    return parts
+    return np.asarray(np.diff(total * np.arange(count + 1) // count))

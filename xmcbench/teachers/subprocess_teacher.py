@@ -52,9 +52,8 @@ class SubprocessTeacher:
         return {**self._teacher.identity(), "dataset": self._annotated.content_hash}
 
     def ask(self, pairs: Pairs) -> Iterator[Answers]:
-        process = self._started()
         request = {"documents": pairs.document_ids.tolist(), "labels": pairs.label_ids.tolist()}
-        for columns in self._call(process, request):
+        for columns in self._call(self._started(), request):
             yield Answers(*(np.array(column, kind) for column, kind in zip(columns, _KINDS, strict=True)))
 
     def write(self, documents: Sequence[str], prompt: str, tokens: int) -> Iterator[Replies]:

@@ -116,9 +116,16 @@ class TinyTrial:
         return load_tiny(self.dataset_name, self.folder)
 
     def build(self) -> Method:
-        """The method with its settings, not fitted."""
-        kind = registry().method(self.method).thing
-        return kind(build_config(kind, self.settings))  # type: ignore[no-any-return]
+        """The method, not fitted, with settings as suites read them. Raises XMCBenchError if one is missing or wrong."""
+        kind: type[Method] = registry().method(self.method).thing
+        # The default encoders of most methods have to be downloaded.
+        defaults = {"encoder": "tiny"} if "encoder" in kind.Config.model_fields else {}
+        try:
+            return kind(kind.Config.model_validate_json(json.dumps({**defaults, **self.settings}), strict=True))
+        except ValidationError as problem:
+            first = problem.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise XMCBenchError(f"method {kind.name!r}: setting {place}: {first['msg']}; --set {place}=VALUE") from None
 
     def job(self) -> Job:
         """The trial as `xmcbench run` would make it, on a store in the folder."""
@@ -179,17 +186,3 @@ class Fitted:
         found = ask(self.method, texts, min(k, num_labels))
         check_predictions(found, len(texts), num_labels)
         return found
-
-
-def build_config(kind: type[Method], settings: Mapping[str, Any]) -> Method.Config:
-    """The settings of a method as suites read them. Raises XMCBenchError if one is missing or wrong."""
-    names = kind.Config.model_fields
-    chosen = dict(settings)
-    if "encoder" in names and "encoder" not in chosen:
-        chosen["encoder"] = "tiny"  # the defaults of most methods have to be downloaded
-    try:
-        return kind.Config.model_validate_json(json.dumps(chosen), strict=True)
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise XMCBenchError(f"method {kind.name!r}: setting {place}: {first['msg']}; --set {place}=VALUE") from None
