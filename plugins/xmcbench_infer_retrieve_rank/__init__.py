@@ -138,8 +138,6 @@ class InferRetrieveRank(EmbeddingMethod):
         rows = [np.array([places[text] for text in own], np.int64) for own in texts]
         return merged(lists, rows, data.ignore, self.config.shortlist)
 
-    # Hooks of the training loop ---------------------------------------------------------------------------------------
-
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         """Softmax over the pool of the label that was drawn for each document."""
         drawn = batch.positives.weights("drawn")

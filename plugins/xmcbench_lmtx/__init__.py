@@ -233,8 +233,6 @@ class LMTX(EmbeddingMethod):
         run.log.add_point(min(1.0, ledger.fraction(run.budget)), {**context, **metrics})
         return metrics.get(TEACHER_METRIC if held_out is None else held_out.metric, math.inf)
 
-    # Hooks of the training loop, which runs once per cycle ----------------------------------------------------------
-
     def begin(self, embeddings: sampling.Embeddings) -> None:  # noqa: ARG002
         self.encoder.load_state_dict(self._start)
 

@@ -147,8 +147,6 @@ class PRIME(EmbeddingMethod):
         labels: tuple[Literal["labels"], ...] = ("labels",) if self.config.free_vectors else ()
         return labels if self.config.centroids == "none" else (*labels, "queries")
 
-    # Before training ----------------------------------------------------------------------------------------------
-
     def label_groups(self, train: data.TrainingData, embeddings: sampling.Embeddings) -> np.ndarray | None:  # noqa: ARG002
         """[L] the number of each label's free vector: labels with similar texts share one."""
         import torch
@@ -216,8 +214,6 @@ class PRIME(EmbeddingMethod):
         order, drawn = settings.order(), sampling.Draw(settings.positives_per_query, settings.positives_by)
         return sampling.Sampler(train, batch_size=settings.batch_size, seed=seed, order=order, positives=drawn)
 
-    # Scoring ------------------------------------------------------------------------------------------------------
-
     def query_vectors(self, embeddings_ND: Tensor) -> Tensor:
         return unit(embeddings_ND)
 
@@ -253,8 +249,6 @@ class PRIME(EmbeddingMethod):
     def mining_label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
         """[S, D] text embeddings: the sampler clusters queries only, so prototypes would be computed for nothing."""
         return self.query_vectors(embeddings_SD)
-
-    # Training -----------------------------------------------------------------------------------------------------
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         """T(h_q, z_l) + T(h_q, h_l) + T(h_l, h_q) + lambda R (Eq. 5)."""

@@ -116,7 +116,7 @@ class TinyTrial:
         return load_tiny(self.dataset_name, self.folder)
 
     def build(self) -> Method:
-        """The method, not fitted, with settings as suites read them. Raises XMCBenchError if one is missing or wrong."""
+        """The method, not fitted, with settings as in a suite. Raises XMCBenchError if one is missing or wrong."""
         kind: type[Method] = registry().method(self.method).thing
         # The default encoders of most methods have to be downloaded.
         defaults = {"encoder": "tiny"} if "encoder" in kind.Config.model_fields else {}
