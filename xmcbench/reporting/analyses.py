@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
-from itertools import combinations
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from xmcbench.data import Dataset
 from xmcbench.errors import XMCBenchError
@@ -40,13 +40,8 @@ def analyse_together(
 def names(records: Iterable[Record]) -> dict[str, Record]:
     """Each record by its label; where labels repeat, by label and seed; where these repeat, by label and key."""
     named = {record.key: record for record in records}
-    forms: tuple[Callable[[Record], str], ...] = (
-        lambda record: record.trial.label,
-        lambda record: f"{record.trial.label} seed {record.trial.seed}",
-        lambda record: f"{record.trial.label} {record.key}",
-    )
-    for form in forms:
-        by_name = {form(record): record for record in named.values()}
+    for form in ("{0.trial.label}", "{0.trial.label} seed {0.trial.seed}", "{0.trial.label} {0.key}"):
+        by_name = {form.format(record): record for record in named.values()}
         if len(by_name) == len(named):
             break
     return by_name
@@ -71,16 +66,8 @@ def analysis_tables(analyses: Mapping[str, Analysis]) -> list[TextTable]:
 
 def _summary(analyses: Mapping[str, Analysis]) -> TextTable:
     first = next(iter(analyses.values()))
-    ks = tuple(first.trade_off)
-    headings = (
-        "trial",
-        *(f"P@{k}" for k in ks),
-        *(f"PSP@{k}" for k in ks),
-        *(f"coverage@{k}" for k in ks),
-        f"distinct@{first.k}",
-        "area",
-        "separation",
-    )
+    of_k = [f"{metric}@{k}" for metric in ("P", "PSP", "coverage") for k in first.trade_off]
+    headings = ("trial", *of_k, f"distinct@{first.k}", "area", "separation")
     rows = []
     for name, analysis in analyses.items():
         precision, propensity = zip(*analysis.trade_off.values(), strict=True)
@@ -142,21 +129,10 @@ def _signed(value: float) -> str:
 
 def write_analyses(analyses: Mapping[str, Analysis], out: Path) -> Path:
     """Write everything in the analyses to `analysis.json` in the folder `out`, as fractions at full precision."""
-    content = json.dumps({name: _plain(asdict(analysis)) for name, analysis in analyses.items()}, indent=1) + "\n"
+    content = to_jsonable_python(dict(analyses), inf_nan_mode="null", fallback=lambda array: array.tolist())
     with atomic_write(out / "analysis.json") as file:
-        file.write(content.encode())
+        file.write((json.dumps(content, indent=1) + "\n").encode())
     return out / "analysis.json"
-
-
-def _plain(value: Any) -> Any:
-    """`value` as JSON types: lists for arrays, null for NaN and infinity."""
-    if isinstance(value, dict):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, np.ndarray | list | tuple):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value
 
 
 Place = tuple[str, str]  # label and dataset
@@ -171,10 +147,9 @@ def across_datasets_table(records: Sequence[Record], metric: str, resampled: Res
     values = {place: fmean(record.metrics[metric] for record in own) for place, own in trials.items()}
     datasets = list(dict.fromkeys(dataset for _, dataset in values))
     labels = list(dict.fromkeys(label for label, _ in values))
-    for label in labels:
-        for dataset in datasets:
-            if (label, dataset) not in values:
-                raise XMCBenchError(f"{label} has no trial on {dataset}: expected each method on every dataset")
+    for label, dataset in product(labels, datasets):
+        if (label, dataset) not in values:
+            raise XMCBenchError(f"{label} has no trial on {dataset}: expected each method on every dataset")
     metric_DM = np.array([[values[label, dataset] for label in labels] for dataset in datasets])
     ranked = sorted(zip(labels, across_datasets(metric_DM), strict=True), key=lambda pair: pair[1].mean_rank.value)
     decided = _decided(trials, metric, resampled)
@@ -195,12 +170,8 @@ def across_datasets_table(records: Sequence[Record], metric: str, resampled: Res
         f"Above, below: comparisons (of {len(labels) - 1} other methods on {len(datasets)} datasets) in which it is "
         "significantly better and worse, over test queries and seeds, Holm over all pairs.",
     )
-    return TextTable(
-        f"methods over {len(datasets)} datasets: {metric}",
-        ("method", "mean rank", "win rate", "above, below", "improvability"),
-        rows,
-        notes,
-    )
+    headings = ("method", "mean rank", "win rate", "above, below", "improvability")
+    return TextTable(f"methods over {len(datasets)} datasets: {metric}", headings, rows, notes)
 
 
 def _trials(records: Sequence[Record], metric: str) -> dict[Place, list[Record]]:
