@@ -117,9 +117,9 @@ class TextTable:
     """
 
     title: str
-    headings: tuple[str | Heading, ...]
-    rows: tuple[tuple[str | Cell, ...], ...]
-    notes: tuple[str, ...] = ()
+    headings: Sequence[str | Heading]
+    rows: Sequence[Sequence[str | Cell]]
+    notes: Sequence[str] = ()
 
     @property
     def columns(self) -> list[Heading]:
@@ -166,28 +166,27 @@ def render_notes(notes: Sequence[str], format: str, width: int | None = None) ->
 
 def _terminal(table: TextTable, width: int | None, dropped: tuple[str, ...] = ()) -> str:
     """The table; while its lines do not fit, without its least important columns, which it names as `dropped`."""
-    headings, rows = table.columns, _shortened(table.columns, table.cells, width)
-    widths = _widths(headings, rows)
+    headings = table.columns
+    head, *body = _padded(headings, _shortened(headings, table.cells, width))
     optional = [i for i, heading in enumerate(headings) if heading.importance < REQUIRED]
-    if width is not None and sum(widths) + len(GAP) * (len(widths) - 1) > width and optional:
+    if width is not None and len(GAP.join(head)) > width and optional:
         least = min(reversed(optional), key=lambda i: headings[i].importance)
         kept = [i for i in range(len(headings)) if i != least]
-        cells = tuple(tuple(row[i] for i in kept) for row in table.cells)
-        narrower = replace(table, headings=tuple(headings[i] for i in kept), rows=cells)
+        cells = [[row[i] for i in kept] for row in table.cells]
+        narrower = replace(table, headings=[headings[i] for i in kept], rows=cells)
         return _terminal(narrower, width, (*dropped, headings[least].text))
-    body = [GAP.join(line).rstrip() for line in _padded(headings, rows)]
+    lines = [GAP.join(line).rstrip() for line in (head, ["-" * len(text) for text in head], *body)]
     notes = [*table.notes, *([f"Columns left out at this width: {', '.join(dropped)}."] if dropped else [])]
-    blocks = ["\n".join([body[0], GAP.join("-" * w for w in widths), *body[1:]])]
-    blocks += [render_notes(notes, "table", width)] if notes else []
     title = fill(table.title, width) if width else table.title
-    return "\n\n".join([title, *blocks] if title else blocks)
+    return "\n\n".join(filter(None, [title, "\n".join(lines), render_notes(notes, "table", width)]))
 
 
 def _shortened(headings: Sequence[Heading], rows: Sequence[Sequence[Cell]], width: int | None) -> list[list[str]]:
     """The texts of the rows, the longest ones cut until a line fits `width` or nothing more can be cut."""
-    widths = _widths(headings, [[cell.text + cell.symbols for cell in row] for row in rows])
+    head = _padded(headings, [[cell.text + cell.symbols for cell in row] for row in rows])[0]
+    widths = [len(text) for text in head]
     least = [min(w, max(h.shortest, len(h.text))) if h.left else w for h, w in zip(headings, widths, strict=True)]
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width if width else 0
+    excess = len(GAP.join(head)) - width if width else 0
     while excess > 0 and widths != least:
         widest = max(range(len(widths)), key=lambda i: widths[i] - least[i])
         widths[widest] -= 1
@@ -215,17 +214,13 @@ def _cut(cells: Sequence[Cell], longest: int) -> list[str]:
     return max(ways, key=lambda texts: (len(set(texts)), -sum("…" in text for text in texts)))
 
 
-def _widths(headings: Sequence[Heading], rows: Sequence[Sequence[str]]) -> list[int]:
-    columns = zip(*rows, strict=True) if rows else [()] * len(headings)
-    return [max(map(len, (h.text, *column))) for h, column in zip(headings, columns, strict=True)]
-
-
 def _padded(headings: Sequence[Heading], rows: Sequence[Sequence[str]]) -> list[list[str]]:
     """The heading line and the rows, every cell padded to the width of its column."""
-    widths = _widths(headings, rows)
+    lines = [[heading.text for heading in headings], *rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         [text.ljust(w) if h.left else text.rjust(w) for text, h, w in zip(line, headings, widths, strict=True)]
-        for line in ([h.text for h in headings], *rows)
+        for line in lines
     ]
 
 
@@ -245,14 +240,12 @@ def _markdown(table: TextTable) -> str:
         [MARKDOWN_MARKS[cell.mark].format(escape_markdown(cell.text)) + cell.symbols for cell in row]
         for row in table.cells
     ]
-    lines = [f"| {' | '.join(line)} |" for line in _padded(headings, rows)]
-    rules = [
-        ":" + "-" * (max(w, 3) - 1) if h.left else "-" * (max(w, 3) - 1) + ":"
-        for h, w in zip(headings, _widths(headings, rows), strict=True)
-    ]
-    body = "\n".join([lines[0], f"| {' | '.join(rules)} |", *lines[1:]])
-    title = [f"### {escape_markdown(table.title)}"] if table.title else []
-    return "\n\n".join([*title, body, *([render_notes(table.notes, "markdown")] if table.notes else [])])
+    head, *body = _padded(headings, rows)
+    dashes = ["-" * (max(len(text), 3) - 1) for text in head]
+    rules = [f":{own}" if h.left else f"{own}:" for h, own in zip(headings, dashes, strict=True)]
+    lines = [f"| {' | '.join(line)} |" for line in (head, rules, *body)]
+    title = f"### {escape_markdown(table.title)}" if table.title else ""
+    return "\n\n".join(filter(None, [title, "\n".join(lines), render_notes(table.notes, "markdown")]))
 
 
 # LaTeX ------------------------------------------------------------------------------------------------------------
@@ -301,7 +294,21 @@ def _latex(table: TextTable) -> str:
     caption = rf"\caption{{{escape_latex(table.title)}}}\label{{tab:{label}}}"
     notes = [escape_latex(note) for note in table.notes]
     if len(body) > LONGEST:
-        return _long_latex(columns, caption, head, body, notes)
+        columns = columns.replace("l", r">{\raggedright}p{0.3\textwidth}", 1)  # long names break over lines
+        lines = [
+            r"{\footnotesize\setlength{\tabcolsep}{3pt}",
+            rf"\begin{{longtable}}{{@{{}}{columns}@{{}}}}  % \usepackage{{amssymb,array,booktabs,longtable,natbib}}",
+            caption + r"\\",
+            *head,
+            r"\endfirsthead",
+            *head,
+            r"\endhead",
+            r"\bottomrule",
+            r"\endfoot",
+            *body,
+            r"\end{longtable}",
+        ]
+        return "\n".join([*lines, *(rf"\noindent {note}\par" for note in notes), "}"])
     lines = [
         r"\begin{table}  % \usepackage{amssymb,booktabs,threeparttable,natbib}",
         r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
@@ -317,26 +324,6 @@ def _latex(table: TextTable) -> str:
         items = (rf"\item {note}" for note in notes)
         lines += [r"\begin{tablenotes}\footnotesize", *items, r"\end{tablenotes}"]
     return "\n".join([*lines, r"\end{threeparttable}", r"\end{table}"])
-
-
-def _long_latex(columns: str, caption: str, head: list[str], body: list[str], notes: list[str]) -> str:
-    columns = columns.replace("l", r">{\raggedright}p{0.3\textwidth}", 1)  # long names break over lines
-    lines = [
-        r"{\footnotesize\setlength{\tabcolsep}{3pt}",
-        rf"\begin{{longtable}}{{@{{}}{columns}@{{}}}}  % \usepackage{{amssymb,array,booktabs,longtable,natbib}}",
-        caption + r"\\",
-        *head,
-        r"\endfirsthead",
-        *head,
-        r"\endhead",
-        r"\bottomrule",
-        r"\endfoot",
-        *body,
-        r"\end{longtable}",
-        *(rf"\noindent {note}\par" for note in notes),
-        "}",
-    ]
-    return "\n".join(lines)
 
 
 def _latex_cell(cell: Cell) -> str:
