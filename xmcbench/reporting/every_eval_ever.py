@@ -43,9 +43,20 @@ def write_evaluations(
     written = list(places.values())
     predicted = {key for key in logs if BY_QUERY in archive.records[key].metrics}
     for record, dataset, predictions in archive.predicted(predicted, data, on_problem):
-        log, path = logs[record.key], places[record.key]
+        log, path, digest = logs[record.key], places[record.key], sha256()
         written.append(path.with_name(f"{path.stem}_samples.jsonl"))
-        log["detailed_evaluation_results"] = _write_samples(written[-1], folder, record, log, dataset, predictions)
+        with atomic_write(written[-1]) as file:
+            for line in _samples(log, dataset, predictions):
+                content = json.dumps(line, ensure_ascii=False).encode() + b"\n"
+                digest.update(content)
+                file.write(content)
+        log["detailed_evaluation_results"] = {
+            "format": "jsonl",
+            "file_path": written[-1].relative_to(folder).as_posix(),
+            "hash_algorithm": "sha256",
+            "checksum": digest.hexdigest(),
+            "total_rows": len(predictions),
+        }
     for key, log in logs.items():
         with atomic_write(places[key]) as file:
             file.write(json.dumps(log, indent=1, ensure_ascii=False).encode() + b"\n")
@@ -130,41 +141,20 @@ def _texts(values: dict[str, Any]) -> dict[str, str]:
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
 
 
-def _write_samples(
-    path: Path, folder: Path, record: Record, log: dict[str, Any], dataset: Dataset, predictions: Predictions
-) -> dict[str, Any]:
-    """Write a line for each test query; the reference to the file."""
-    digest = sha256()
-    with atomic_write(path) as file:
-        for line in _samples(record, log, dataset, predictions):
-            content = json.dumps(line, ensure_ascii=False).encode() + b"\n"
-            digest.update(content)
-            file.write(content)
-    return {
-        "format": "jsonl",
-        "file_path": path.relative_to(folder).as_posix(),
-        "hash_algorithm": "sha256",
-        "checksum": digest.hexdigest(),
-        "total_rows": len(predictions),
-    }
-
-
-def _samples(
-    record: Record, log: dict[str, Any], dataset: Dataset, predictions: Predictions
-) -> Iterator[dict[str, Any]]:
-    hits, labels, texts = dataset_hits(predictions, dataset), dataset.label_texts, dataset.test.texts
+def _samples(log: dict[str, Any], dataset: Dataset, predictions: Predictions) -> Iterator[dict[str, Any]]:
+    """What the file has of each test query."""
+    hits, labels = dataset_hits(predictions, dataset), dataset.label_texts
     correct_N = np.zeros(len(predictions), dtype=bool)
     correct_N[hits.queries[hits.ranks == 0]] = True
     truth = hits.truth
-    for query, correct in enumerate(correct_N.tolist()):
+    for query, (text, correct) in enumerate(zip(dataset.test.texts, correct_N.tolist(), strict=True)):
         reference = [labels[label] for label in truth.indices[truth.indptr[query] : truth.indptr[query + 1]].tolist()]
         answer = [labels[label] for label in predictions.indices[query, :SHOWN].tolist() if label >= 0]
-        text = texts[query]
         yield {
             "schema_version": SCHEMA,
             "evaluation_id": log["evaluation_id"],
             "model_id": log["model_info"]["id"],
-            "evaluation_name": record.trial.dataset,
+            "evaluation_name": dataset.card.name,
             "evaluation_result_id": BY_QUERY,
             "sample_id": str(query),
             "sample_hash": sha256("".join([text, *reference]).encode()).hexdigest(),

@@ -68,34 +68,31 @@ def summary(board: Leaderboard, width: int | None = None) -> str:
         Heading("best", left=True, importance=50, shortest=12),
         Heading("", importance=50),
     )
-    lines = [_summary_line(_named(group)) for group in board.groups]
+    lines = []
+    for group in map(_named, board.groups):
+        best = next((row for row in group.rows if row.rank == 1), None)
+        budget = f"budget: {budget_text(group.budget)}"
+        about = title(group).removeprefix(f"{group.dataset}, ").replace(budget, short_budget(group.budget))
+        found = (printable(best.label), f"{group.sort} {cell(best, group.sort)}") if best else ("-", "-")
+        lines.append((group.dataset, about, str(len(group.rows)), *found))
     note = (
         "`xmcbench leaderboard --dataset NAME` shows the tables of a dataset. Rows are compared within a table alone."
     )
-    return render_tables([TextTable("", headings, tuple(lines), (note,))], "table", width)
-
-
-def _summary_line(group: Group) -> tuple[str, ...]:
-    best = next((row for row in group.rows if row.rank == 1), None)
-    budget = f"budget: {budget_text(group.budget)}"
-    about = title(group).removeprefix(f"{group.dataset}, ").replace(budget, short_budget(group.budget))
-    found = (printable(best.label), f"{group.sort} {cell(best, group.sort)}") if best else ("-", "-")
-    return (group.dataset, about, str(len(group.rows)), *found)
+    return render_tables([TextTable("", headings, lines, (note,))], "table", width)
 
 
 def group_table(group: Group, show_hash: bool = False) -> TextTable:
     """The rows of a group as a table to read."""
-    columns = _columns(group)
-    rows = zip(*(cells for _, cells in columns), strict=True)
-    return TextTable(title(group, show_hash), tuple(head for head, _ in columns), tuple(rows))
+    headings, cells = zip(*_columns(group), strict=True)
+    return TextTable(title(group, show_hash), headings, list(zip(*cells, strict=True)))
 
 
 def _paper_table(group: Group, show_hash: bool) -> TextTable:
     """The table of a group without the column of ranks, methods by their names in papers, its notes below it."""
     group = _named(group, everyone=True)
     table = group_table(group, show_hash)
-    rows = tuple(row[1:] for row in table.rows)
-    return TextTable(table.title, table.headings[1:], rows, tuple(map(printable, notes_of([group]))))
+    rows = [row[1:] for row in table.rows]
+    return TextTable(table.title, table.headings[1:], rows, list(map(printable, notes_of([group]))))
 
 
 def _named(group: Group, *, everyone: bool = False) -> Group:
@@ -108,20 +105,20 @@ def _named(group: Group, *, everyone: bool = False) -> Group:
 def title(group: Group, show_hash: bool = False) -> str:
     """What the rows of a group have in common, in words."""
     content = f" ({group.dataset_hash[:12]})" if show_hash and group.dataset_hash else ""
-    parts = [f"{group.dataset}{content}"]
-    if group.track != "supervised":
-        parts.append(group.track)
-    parts.append(f"budget: {budget_text(group.budget)}" if group.source == "measured" else WITHOUT_BUDGET[group.source])
-    if group.protocol:
-        parts.append(f"protocol: {group.protocol}")
-    parts += [f"{heading(name)}: {value or 'not stated'}" for name, value in group.by.items()]
-    return ", ".join(parts)
+    parts = [
+        f"{group.dataset}{content}",
+        group.track if group.track != "supervised" else "",
+        WITHOUT_BUDGET.get(group.source, f"budget: {budget_text(group.budget)}"),
+        f"protocol: {group.protocol}" if group.protocol else "",
+        *(f"{heading(name)}: {value or 'not stated'}" for name, value in group.by.items()),
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _columns(group: Group) -> list[Column]:
     rows = group.rows
-    over = [f" ({row.status})" if row.status == Status.OVER_BUDGET else "" for row in rows]
-    names = [Cell(printable(row.label) + more, symbols=of_name(row)) for row, more in zip(rows, over, strict=True)]
+    over = {Status.OVER_BUDGET: f" ({Status.OVER_BUDGET})"}
+    names = [Cell(printable(row.label) + over.get(row.status, ""), symbols=of_name(row)) for row in rows]
     columns: list[Column] = [
         (Heading("#"), [Cell("-" if row.rank is None else str(row.rank)) for row in rows]),
         (Heading("method", left=True, shortest=22), names),
@@ -141,8 +138,12 @@ def _columns(group: Group) -> list[Column]:
         head = Heading("against", left=True, importance=50)
         pairs = [(row.against.get(group.sort), row.against_source) for row in rows]
         columns.append((head, [Cell("-" if own is None else f"{100 * own:+.2f} ({source})") for own, source in pairs]))
-    if not group.metrics or any(row.status not in SCORED for row in rows):
-        _show_status(columns, rows)
+    numeric = [cells for head, cells in columns[2:] if not head.left]
+    for at, row in enumerate(rows):  # one without metrics shows its status in the first of these, nothing in the others
+        if row.status not in SCORED:
+            for cells in numeric:
+                cells[at] = Cell("") if cells[at].text == "-" else cells[at]
+            numeric[0][at] = Cell(str(row.status))
     return columns
 
 
@@ -184,17 +185,6 @@ def _uncertainty_columns(rows: Sequence[Row], metric: str) -> list[Column]:
         deviations = [f"{100 * row.std[metric]:.2f} ×{len(row.seeds)}" if metric in row.std else "-" for row in rows]
         columns.append((Heading("sd", importance=64), [Cell(text) for text in deviations]))
     return columns
-
-
-def _show_status(columns: list[Column], rows: Sequence[Row]) -> None:
-    """A row without metrics shows its status in the first numeric column and nothing in the others."""
-    numeric = [cells for head, cells in columns[2:] if not head.left]
-    for i, row in enumerate(rows):
-        if row.status not in SCORED:
-            for cells in numeric:
-                if cells[i].text == "-":
-                    cells[i] = Cell("")
-            numeric[0][i] = Cell(str(row.status))
 
 
 # For programs -----------------------------------------------------------------------------------------------------
@@ -240,24 +230,18 @@ def _values(group: Group, row: Row, metrics: Sequence[str], facts: Sequence[str]
 
 def _json(board: Leaderboard) -> str:
     """The groups with their rows, without fields that are empty in every row."""
+
+    def plain(value: frozenset[str] | Claim) -> Any:
+        if isinstance(value, Claim):
+            return {"id": value.id, "claim": value.claim, "regimes": [str(regime) for regime in value.regimes]}
+        return sorted(value)
+
     content = asdict(board)
     rows = [row for group in content["groups"] for row in group["rows"]]
-    empty = {name for row in rows for name in row} - {name for row in rows for name, value in row.items() if value}
-    for row in rows:
-        for name in empty - {"metrics"}:
-            del row[name]
-    return json.dumps(_jsonable(content), indent=1, allow_nan=False, ensure_ascii=False)
-
-
-def _jsonable(value: Any) -> Any:
-    """The value with sets as sorted lists and claims as mappings."""
-    if isinstance(value, dict):
-        return {name: _jsonable(inner) for name, inner in value.items()}
-    if isinstance(value, frozenset):
-        return sorted(value)
-    if isinstance(value, Claim):
-        return {"id": value.id, "claim": value.claim, "regimes": [str(regime) for regime in value.regimes]}
-    return [_jsonable(inner) for inner in value] if isinstance(value, list | tuple) else value
+    used = {"metrics", *(name for row in rows for name, value in row.items() if value)}
+    for group in content["groups"]:
+        group["rows"] = [{name: value for name, value in row.items() if name in used} for row in group["rows"]]
+    return json.dumps(content, default=plain, indent=1, allow_nan=False, ensure_ascii=False)
 
 
 def bibliography(board: Leaderboard, published: Iterable[PublishedRow]) -> str:
