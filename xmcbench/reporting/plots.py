@@ -7,10 +7,12 @@ Figures 5 to 8, and precision against propensity-scored precision. Of a dataset:
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
+from itertools import cycle
 from pathlib import Path
 from textwrap import shorten
 from types import MappingProxyType
@@ -61,14 +63,14 @@ UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
 
 @contextmanager
-def drawing(path: Path, width: float = COLUMN, height: float = 2.4, panels: int = 1) -> Iterator[Any]:
+def drawing(path: Path, width: float = COLUMN, height: float = 2.4, panels: int = 0) -> Iterator[Any]:
     """Yield axes, or a list of `panels` axes side by side. Writes the figure to `path`, whose suffix is the format."""
     matplotlib = import_extra("matplotlib", "plots", "drawing figures")
     figures = import_extra("matplotlib.figure", "plots", "drawing figures")
     with matplotlib.rc_context(STYLE):
         figure = figures.Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(1, panels, squeeze=False)[0]
-        yield axes[0] if panels == 1 else list(axes)
+        axes = figure.subplots(1, panels or 1, squeeze=False)[0]
+        yield list(axes) if panels else axes[0]
         content, format = BytesIO(), path.suffix[1:]
         figure.savefig(content, format=format, metadata=UNDATED[format])
     with atomic_write(path) as file:
@@ -102,12 +104,8 @@ def family_legend(axes: Any, families: Sequence[int], key: Sequence[str] = ()) -
 
 def line_styles(families: Sequence[int]) -> list[dict[str, Any]]:
     """The colour of each line's family, and other dashes for each line of a family."""
-    drawn: Counter[int] = Counter()
-    styles = []
-    for family in families:
-        styles.append({"color": COLOURS[family], "linestyle": DASHES[drawn[family] % len(DASHES)]})
-        drawn[family] += 1
-    return styles
+    dashes: defaultdict[int, Iterator[str]] = defaultdict(partial(cycle, DASHES))
+    return [{"color": COLOURS[family], "linestyle": next(dashes[family])} for family in families]
 
 
 def label_points(axes: Any, labels: Sequence[tuple[float, float, str]], points: Sequence[tuple[float, float]]) -> None:
@@ -170,8 +168,13 @@ def similarity(analyses: Mapping[str, Analysis], path: Path) -> None:
                 shares = {name: relative_gain(first, values) for name, values in shares.items() if name != reference}
                 axes.set_ylabel(f"gain over {plain(reference)} (%)")
                 axes.axhline(0, color="#444444", linewidth=0.6)
-            bins = next(iter(analyses.values())).breakdowns[partition].bins[:3]
-            _bars(axes, list(bins), shares, first_colour=1 if len(analyses) > 1 else 0)
+            width, places = 0.82 / max(1, len(shares)), np.arange(3)
+            for at, (name, values) in enumerate(shares.items()):  # a group of bars for each bin, a bar for each trial
+                colour = COLOURS[(at + (len(analyses) > 1)) % len(COLOURS)]
+                left = places - 0.41 + (at + 0.5) * width
+                axes.bar(left, 100 * np.asarray(values), width * 0.92, label=plain(name), color=colour)
+            axes.set_xticks(places, next(iter(analyses.values())).breakdowns[partition].bins[:3])
+            axes.grid(visible=False, axis="x")
             axes.set_title(title)
         legend_below(panels[0])
 
@@ -191,9 +194,8 @@ def precision_recall(analyses: Mapping[str, Analysis], path: Path) -> None:
 
 def scores(analyses: Mapping[str, Analysis], path: Path) -> None:
     """The score densities of true and false pairs, one panel per trial (DEXML, Figure 6)."""
-    count = len(analyses)
-    with drawing(path, min(PAGE, 2.4 * count + 1.0), 2.1, panels=count) as panels:
-        for axes, (name, analysis) in zip(panels if count > 1 else [panels], analyses.items(), strict=True):
+    with drawing(path, min(PAGE, 2.4 * len(analyses) + 1.0), 2.1, panels=len(analyses)) as panels:
+        for axes, (name, analysis) in zip(panels, analyses.items(), strict=True):
             pairs = analysis.scores
             for density, label, colour in ((pairs.true, "true", COLOURS[0]), (pairs.false, "false", COLOURS[1])):
                 axes.stairs(density, pairs.edges, fill=True, alpha=0.35, color=colour, label=label)
@@ -201,7 +203,7 @@ def scores(analyses: Mapping[str, Analysis], path: Path) -> None:
             axes.set(title=plain(name), xlabel="score", yticks=[])
             axes.grid(visible=False)
             axes.legend()
-        (panels[0] if count > 1 else panels).set_ylabel("density")
+        panels[0].set_ylabel("density")
 
 
 def trade_off(analyses: Mapping[str, Analysis], path: Path) -> None:
@@ -216,17 +218,6 @@ def trade_off(analyses: Mapping[str, Analysis], path: Path) -> None:
         axes.set(xlabel="PSP@k (%)", ylabel="P@k (%)")
         axes.margins(0.12)
         legend_below(axes, 2)
-
-
-def _bars(axes: Any, bins: list[str], shares: Mapping[str, np.ndarray], first_colour: int = 0) -> None:
-    """Grouped bars in per cent: one group per bin, one bar per trial."""
-    width, places = 0.82 / max(1, len(shares)), np.arange(len(bins))
-    for at, (name, values) in enumerate(shares.items()):
-        left = places - 0.41 + (at + 0.5) * width
-        colour = COLOURS[(at + first_colour) % len(COLOURS)]
-        axes.bar(left, 100 * np.asarray(values), width * 0.92, label=plain(name), color=colour)
-    axes.set_xticks(places, bins)
-    axes.grid(visible=False, axis="x")
 
 
 def _contribution(analyses: Mapping[str, Analysis]) -> str:
@@ -332,11 +323,9 @@ def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
         for source, fill in (("measured", "#565b62"), ("published", "none")):
             if any(point.source == source for point in points):
                 axes.scatter([], [], 22, facecolors=fill, edgecolors="#565b62", label=source)
-        direct = len(named) <= DIRECT
-        words = [shorten(point.name, 48) if direct else str(at) for at, point in enumerate(named, start=1)]
+        words, key = _words([point.name for point in named], 48)
         labels = [(point.x, point.y, word) for point, word in zip(named, words, strict=True)]
         label_points(axes, labels, [(point.x, point.y) for point in points])
-        key = [] if direct else [f"{at}  {point.name}" for at, point in enumerate(named, start=1)]
         family_legend(axes, [point.family for point in points], key)
 
 
@@ -370,15 +359,20 @@ def _curves(rows: Sequence[tuple[Row, Mapping[str, list[float]]]], metric: str, 
         axes.margins(0.03, 0.06)
         axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
         axes.set(xlabel=CURVE_COSTS.get(spent, "share of the budget"), ylabel=f"{metric} on held-out queries (%)")
-        direct = len(shown) <= DIRECT
         low, high = axes.get_ylim()
         places = apart([y for _, y in ends], (high - low) / 23)
-        for at, ((x, y), (row, _), place) in enumerate(zip(ends, shown, places, strict=True), start=1):
-            word = plain(shorten(row.called, 40)) if direct else str(at)
-            edge = axes.get_yaxis_transform()
-            axes.annotate(word, (x, y), (1.02, place), textcoords=edge, fontsize=6, va="center", arrowprops=LEADER)
-        key = [] if direct else [f"{at}  {row.called}" for at, (row, _) in enumerate(shown, start=1)]
+        words, key = _words([row.called for row, _ in shown], 40)
+        for end, word, place in zip(ends, words, places, strict=True):
+            where = {"textcoords": axes.get_yaxis_transform(), "va": "center", "arrowprops": LEADER}
+            axes.annotate(plain(word), end, (1.02, place), fontsize=6, **where)
         family_legend(axes, [row.family for row, _ in shown], key)
+
+
+def _words(names: Sequence[str], longest: int) -> tuple[list[str], list[str]]:
+    """What stands beside points or lines: their names, cut, or numbers, and the key of these."""
+    if len(names) <= DIRECT:
+        return [shorten(name, longest) for name in names], []
+    return [str(at + 1) for at in range(len(names))], [f"{at}  {name}" for at, name in enumerate(names, start=1)]
 
 
 def _height(named: Sequence[Any]) -> float:

@@ -20,6 +20,9 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
+from xmcbench.data import find_source
+from xmcbench.data.source import Source
+from xmcbench.data.tracks import DerivedSource
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import Analysis
 from xmcbench.files.atomic import atomic_write
@@ -64,7 +67,19 @@ def write_page(
     shown = {key: records[key] for group in board.groups for row in group.rows for key in row.keys if key in records}
     found = findings()
     data = {**payload(board, shown, analyses or {}, resampled, found), "bibtex": dict(bibtex or {})}
-    pages = {out / "index.html": _index(board, shown, data, found.sentences, bool(claims))}
+    index = _page(
+        "index.html",
+        SCRIPTS,
+        data=_json(data),
+        found=data["found"],
+        sentences=found.sentences,
+        cards=cards(board),
+        claims=bool(claims),
+        charts=CHARTS,
+        citation=_citation(shown),
+        footer=_footer(shown),
+    )
+    pages = {out / "index.html": index}
     if claims:
         pages[out / "claims.html"] = _claims(claims, shown)
     pages[out / "feed.xml"] = _feed(shown)
@@ -73,23 +88,6 @@ def write_page(
         with atomic_write(path) as file:
             file.write(content.encode())
     return list(pages)
-
-
-def _index(
-    board: Leaderboard, records: Mapping[str, Record], data: dict[str, Any], sentences: Sequence[str], claims: bool
-) -> str:
-    return _page(
-        "index.html",
-        SCRIPTS,
-        data=_json(data),
-        found=data["found"],
-        sentences=sentences,
-        cards=cards(board),
-        claims=claims,
-        charts=CHARTS,
-        citation=_citation(records),
-        footer=_footer(records),
-    )
 
 
 def _claims(claims: ClaimFile, records: Mapping[str, Record]) -> str:
@@ -112,9 +110,10 @@ def _claims(claims: ClaimFile, records: Mapping[str, Record]) -> str:
 
 
 def _page(name: str, scripts: Sequence[str] = (), **values: Any) -> str:
-    """A page with its style, its scripts, and a policy that allows no others."""
-    style, script = _part("page.css"), "\n".join(_part(each) for each in scripts)
-    policy = _policy(_hash(style), *([script] if scripts else []))
+    """A page with its style, its scripts, and a content security policy: no others, and no request to anywhere."""
+    style, script = _part("page.css"), "\n".join(map(_part, scripts))
+    allowed = f"style-src {_hash(style)}; script-src {_hash(script) if script else NOTHING}"
+    policy = f"default-src {NOTHING}; {allowed}; base-uri {NOTHING}; form-action {NOTHING}"
     return _template(name).render(policy=policy, style=style, script=script, **values)
 
 
@@ -127,14 +126,19 @@ def _counts(regimes: Iterable[Regime]) -> dict[str, int]:
 def _footer(records: Mapping[str, Record]) -> str:
     """Version and commit of the code, and the date of the newest result."""
     commit = (provenance().get("git") or {}).get("commit", "")
-    parts = [f"Made by xmcbench {own_version()}", *([f"commit {commit[:12]}"] if commit else [])]
-    newest = max((record.ended for record in records.values()), default="")
-    return ", ".join([*parts, *([f"newest result of {newest[:10]}"] if newest else [])]) + "."
+    newest = _newest(records)
+    parts = [f"commit {commit[:12]}" if commit else "", f"newest result of {newest}" if newest else ""]
+    return ", ".join(filter(None, [f"Made by xmcbench {own_version()}", *parts])) + "."
+
+
+def _newest(records: Mapping[str, Record]) -> str:
+    """The day of the newest result; empty where there is none."""
+    return max((record.ended for record in records.values()), default="")[:10]
 
 
 def _citation(records: Mapping[str, Record]) -> str:
     """A BibTeX entry of the leaderboard as it is now."""
-    newest = max((record.ended for record in records.values()), default="")[:10]
+    newest = _newest(records)
     note = f"version {own_version()}" + (f", results until {newest}" if newest else "")
     return (
         "@misc{xmcbench,\n  title  = {xmcbench: extreme multi-label classification under equal budgets},\n"
@@ -144,11 +148,9 @@ def _citation(records: Mapping[str, Record]) -> str:
 
 def _feed(records: Mapping[str, Record]) -> str:
     """The newest results as an Atom feed."""
-    newest = sorted((r for r in records.values() if r.ended), key=lambda r: (r.ended, r.key), reverse=True)[
-        :FEED_ENTRIES
-    ]
+    newest = sorted((r for r in records.values() if r.ended), key=lambda r: (r.ended, r.key), reverse=True)
     updated = newest[0].ended if newest else "1970-01-01T00:00:00+00:00"
-    return _template("feed.xml").render(records=newest, updated=updated)
+    return _template("feed.xml").render(records=newest[:FEED_ENTRIES], updated=updated)
 
 
 def _record(record: Record) -> str:
@@ -190,12 +192,6 @@ def _json(data: dict[str, Any]) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _policy(style: str, *scripts: str) -> str:
-    """A content security policy: this style, these scripts by their hashes, and no request to anywhere."""
-    allowed = [f"style-src {style}", f"script-src {' '.join(map(_hash, scripts)) or NOTHING}"]
-    return "; ".join([f"default-src {NOTHING}", *allowed, f"base-uri {NOTHING}", f"form-action {NOTHING}"])
-
-
 def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
@@ -233,28 +229,25 @@ def cards(board: Leaderboard) -> list[Card]:
     return sorted(found, key=lambda card: (card.folded, card.made, card.name))
 
 
+def _source(name: str) -> Source | None:
+    """The source of a dataset; None where it is unknown here."""
+    try:
+        return find_source(name)
+    except XMCBenchError:
+        return None
+
+
 def _without_track(name: str) -> str:
     """The dataset that a track made this one of, whose card it shares; `name` itself where none did."""
-    from xmcbench.data import find_source  # numpy
-    from xmcbench.data.tracks import DerivedSource
-
-    try:
-        source = find_source(name)
-    except XMCBenchError:
-        return name
+    source = _source(name)
     while isinstance(source, DerivedSource):
         source = source.base
-    return source.name
+    return source.name if source else name
 
 
 def _rows(name: str, board: Leaderboard) -> Iterator[tuple[str, str]]:
-    from xmcbench.data import find_source  # numpy
-
-    facts = dataset_facts(name)
-    try:
-        draft = find_source(name).draft
-    except XMCBenchError:
-        draft = None
+    facts, source = dataset_facts(name), _source(name)
+    draft = source and source.draft
     train, test, labels = (
         getattr(facts, size) or getattr(draft, size, None) for size in ("num_train", "num_test", "num_labels")
     )

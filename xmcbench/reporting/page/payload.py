@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from math import isnan
 from typing import Any
@@ -39,6 +40,7 @@ EMPTY: tuple[Any, ...] = (None, "", [], {}, False)
 DIGITS = 6  # of a fraction, for sorting and drawing: a table shows four
 AGAINST = "against"  # the column of differences from a published row
 CURVES = ("nDCG@5", "PSP@5")  # metrics of curves besides the one that ranks
+WORDS = {"--all shows": "“every printed row” shows", "95 %: half the width of": "Small print below a value:"}
 COMPARED = 3  # metrics of which differences of pairs are on the page
 
 
@@ -51,25 +53,22 @@ def payload(
 ) -> dict[str, Any]:
     """The data that the page's script reads, ready for JSON."""
     urls, texts = {"": 0}, {"": 0}
-    groups = [_Group(group, records, analyses, resampled, urls, texts).content() for group in table.groups]
-    metrics = list(dict.fromkeys(name for group in groups for name in group["columns"] if name not in COLUMNS))
-    metrics = [name for name in metrics if name != AGAINST]
-    used = dict.fromkeys(name for group in groups for name in group["columns"])
+    groups = [_Group(group, records, analyses, urls, texts).content(resampled) for group in table.groups]
+    used = [name for name in dict.fromkeys(name for group in groups for name in group["columns"]) if name != AGAINST]
     rows = [one for group in table.groups for row in group.rows for one in (row, *row.folded)]
     return {
         "sort": table.groups[0].sort if table.groups else "P@1",
-        "metrics": metrics,
+        "metrics": [name for name in used if name not in COLUMNS],
         "families": methods().families,
         "columns": {
             "#": _column("#", "rank within the table", number=True),
             "method": _column("method", "method and variant"),
             AGAINST: _column("against", "the ranking metric minus that of the published row", number=True),
             **{
-                name: _column(name, "per cent", number=True, metric=True)
-                if name in metrics
-                else _column(COLUMNS[name].heading, COLUMNS[name].help, number=_is_number(name))
+                name: _column(COLUMNS[name].heading, COLUMNS[name].help, number=_is_number(name))
+                if name in COLUMNS
+                else _column(name, "per cent", number=True, metric=True)
                 for name in used
-                if name != AGAINST
             },
         },
         "costs": CHART_COSTS,
@@ -102,42 +101,36 @@ def _found(table: Leaderboard, findings: Findings, records: Mapping[str, Record]
 def _notes(board: Leaderboard, dataset: str) -> list[str]:
     """The notes on a dataset's groups, in the words of the page; claims have a page of their own."""
     notes = notes_of([group for group in board.groups if group.dataset == dataset])
-    words = {"--all shows": "“every printed row” shows", "95 %: half the width of": "Small print below a value:"}
-    for word, other in words.items():
+    for word, other in WORDS.items():
         notes = tuple(note.replace(word, other) for note in notes)
     return [note for note in notes if not note.startswith(f"{CLAIM} ")]
 
 
+@dataclass(frozen=True)
 class _Group:
     """A group; the cells of its rows are in the order of `columns`, of which `shown` are there at first."""
 
-    def __init__(
-        self,
-        group: Group,
-        records: Mapping[str, Record],
-        analyses: Mapping[str, Analysis],
-        resampled: Resampled,
-        urls: dict[str, int],
-        texts: dict[str, int],
-    ) -> None:
-        self._group, self._records, self._analyses = group, records, analyses
-        self._urls, self._texts = urls, texts
-        self._samples = _samples(group, records, resampled)
-        every = [*group.rows, *(folded for row in group.rows for folded in row.folded)]
-        known = dict.fromkeys(name for row in every for name in row.facts)
-        facts = [name for name in (*group.columns, *known) if name in COLUMNS and name not in HIDDEN]
-        metrics = dict.fromkeys(name for row in every for name in row.metrics)
-        self._kind = ["kind"] if "kind" in group.columns else []
-        self._compared = [AGAINST] if any(group.sort in row.against for row in group.rows) else []
-        self._columns = list(dict.fromkeys([*self._kind, *group.metrics, *self._compared, *metrics, *facts]))
-        self._several = len(every) > len(group.rows)
+    group: Group
+    records: Mapping[str, Record]
+    analyses: Mapping[str, Analysis]
+    urls: dict[str, int]  # the places of addresses and texts, which the page has once
+    texts: dict[str, int]
 
-    def content(self) -> dict[str, Any]:
+    def content(self, resampled: Resampled) -> dict[str, Any]:
         """The group as JSON."""
-        group = self._group
+        group, samples = self.group, _samples(self.group, self.records, resampled)
+        every = [*group.rows, *(folded for row in group.rows for folded in row.folded)]
+        first = [
+            *(["kind"] if "kind" in group.columns else []),
+            *group.metrics,
+            *([AGAINST] if any(group.sort in row.against for row in group.rows) else []),
+        ]
+        facts = [*group.columns, *(name for row in every for name in row.facts)]
+        known = [name for name in facts if name in COLUMNS and name not in HIDDEN]
+        columns = list(dict.fromkeys([*first, *(name for row in every for name in row.metrics), *known]))
         usual = [name for name in group.columns if group.source != "published" or name not in ON_DEMAND]
-        shown = [*self._kind, *group.metrics, *self._compared, *usual]
         metrics = list(dict.fromkeys([group.sort, *group.metrics]))[:COMPARED]
+        several = len(every) > len(group.rows)
         return {
             "source": group.source,
             "dataset": group.dataset,
@@ -146,24 +139,24 @@ class _Group:
             "budget": "" if group.source == "published" else budget_text(group.budget),
             "limits": "" if group.source == "published" else short_budget(group.budget),
             "by": ", ".join(f"{heading(name)} {value}" for name, value in group.by.items()),
-            "columns": self._columns,
-            "shown": [name for name in shown if name in self._columns],
+            "columns": columns,
+            "shown": [name for name in (*first, *usual) if name in columns],
             "sort": group.sort,
-            "settings": settings(group, self._samples) if not group.protocol else [],
-            "compared": list(self._samples),
-            "halves": {name: half_widths(self._samples, name) for name in metrics} if self._samples else {},
-            "rows": [self._row(row) for row in group.rows],
-            "printed": [self._row(one) for one in unfolded(group.rows, group.sort)] if self._several else [],
+            "settings": settings(group, samples) if not group.protocol else [],
+            "compared": list(samples),
+            "halves": {name: half_widths(samples, name) for name in metrics} if samples else {},
+            "rows": [self._row(row, columns) for row in group.rows],
+            "printed": [self._row(one, columns) for one in unfolded(group.rows, group.sort)] if several else [],
         }
 
-    def _row(self, row: Row) -> dict[str, Any]:
+    def _row(self, row: Row, columns: Sequence[str]) -> dict[str, Any]:
         """A row without its empty fields and last empty cells, which the script adds again."""
-        cells = [_cell(row, self._group.sort, name) for name in self._columns]
+        cells = [_cell(row, self.group.sort, name) for name in columns]
         while cells and cells[-1] == "":
             cells.pop()
-        for at, name in enumerate(self._columns[: len(cells)]):
-            if name in COLUMNS and not _is_number(name):  # many rows have the same text, which the page has once
-                cells[at] = self._texts.setdefault(str(cells[at]), len(self._texts))
+        for at, name in enumerate(columns[: len(cells)]):
+            if name in COLUMNS and not _is_number(name):  # many rows have the same text
+                cells[at] = self.texts.setdefault(str(cells[at]), len(self.texts))
         content = {
             "method": row.method,
             "variant": row.variant,
@@ -184,21 +177,21 @@ class _Group:
             "idle": list(row.idle),
             "claims": [claim.id for claim in row.claims],
             "folded_claims": [claim.id for claim in row.folded_claims],
-            "costs": {name: float(f"{cost:.4g}") for name, cost in costs(row).items() if name not in self._columns},
+            "costs": {name: float(f"{cost:.4g}") for name, cost in costs(row).items() if name not in columns},
             "keys": list(row.keys),
             "source": str(row.facts.get("paper", "")) if row.source == "published" else "",
-            "url": self._urls.setdefault(row.url, len(self._urls)),
+            "url": self.urls.setdefault(row.url, len(self.urls)),
             "papers": list(row.papers),
             "curve": self._curve(row),
-            "deciles": _deciles(self._analyses[row.keys[0]]) if row.keys and row.keys[0] in self._analyses else None,
+            "deciles": _deciles(self.analyses[row.keys[0]]) if row.keys and row.keys[0] in self.analyses else None,
         }
         return {name: value for name, value in content.items() if value not in EMPTY}
 
     def _curve(self, row: Row) -> dict[str, list[float]]:
         """Its mean curve, by what the budget limits and by seconds, rounded to what a chart shows."""
-        found = mean_curve([self._records[key] for key in row.keys if key in self._records])
-        spent = [name for name in (*self._group.budget, "device_seconds") if name in found] or ["fraction"]
-        metrics = [name for name in dict.fromkeys([self._group.sort, *CURVES]) if name in found]
+        found = mean_curve([self.records[key] for key in row.keys if key in self.records])
+        spent = [name for name in (*self.group.budget, "device_seconds") if name in found] or ["fraction"]
+        metrics = [name for name in dict.fromkeys([self.group.sort, *CURVES]) if name in found]
         halves = {name: [round(half, 1) for half in found[name]] for one in metrics if (name := f"{one} ±") in found}
         places = {name: [float(f"{cost:.3g}") for cost in found[name]] for name in spent if name in found}
         return places | {name: found[name] for name in metrics} | halves
@@ -269,25 +262,25 @@ def settings(group: Group, samples: Samples) -> list[dict[str, Any]]:
     not significantly different from the best one.
     """
     ranked = [at for at, row in enumerate(group.rows) if row.rank is not None]
-    encoders = [""]
-    if group.source != "published":
-        known = (group.rows[at].facts.get("encoder") for at in ranked)
-        encoders = list(dict.fromkeys(str(name) for name in known if name)) or [""]
+    measured = group.source != "published"
+    known = (group.rows[at].facts.get("encoder") for at in ranked if measured)
+    encoders = list(dict.fromkeys(str(name) for name in known if name)) or [""]
     found = []
     for encoder in encoders:  # rows without an encoder are in every setting
         by_method: dict[NamedMethod, list[int]] = defaultdict(list)
         for at in ranked:
             if encoders == [""] or group.rows[at].facts.get("encoder", encoder) == encoder:
                 by_method[group.rows[at].named].append(at)
-        if group.source != "published":
-            for own in by_method.values():
-                own.sort(key=lambda at: group.rows[at].preference)
+        for own in by_method.values() if measured else ():
+            own.sort(key=lambda at: group.rows[at].preference)
         heads: list[tuple[Any, ...]] = [(method.name, *own) for method, own in by_method.items()]
         tied = _tied([own[0] for own in by_method.values()], group.metrics, samples)
         found.append({"encoder": encoder, "heads": heads, "tied": tied})
-    seeds = [sum(len(group.rows[own[1]].keys) for own in setting["heads"]) for setting in found]
-    order = sorted(range(len(found)), key=lambda at: (-len(found[at]["heads"]), -seeds[at]))
-    return [found[at] for at in order]
+
+    def size(setting: dict[str, Any]) -> tuple[int, int]:
+        return len(setting["heads"]), sum(len(group.rows[own[1]].keys) for own in setting["heads"])
+
+    return sorted(found, key=size, reverse=True)
 
 
 def _tied(heads: Sequence[int], metrics: Sequence[str], samples: Samples) -> dict[str, list[int]]:
@@ -305,12 +298,11 @@ def half_widths(samples: Samples, metric: str) -> list[int | None]:
 
     The pairs are (0, 1), (0, 2), ..., (1, 2), ... of the rows in `samples`; None where a pair cannot be compared.
     """
-    own = [of.get(metric) for of in samples.values()]
-    found: list[int | None] = []
-    for first, second in combinations(own, 2):
+
+    def half(first: Sample | None, second: Sample | None) -> int | None:
         if first is None or second is None or first.replicates_SB.shape[1] != second.replicates_SB.shape[1]:
-            found.append(None)
-        else:
-            low, high = difference(first, second).interval
-            found.append(round(10_000 * (high - low) / 2))
-    return found
+            return None
+        low, high = difference(first, second).interval
+        return round(10_000 * (high - low) / 2)
+
+    return [half(*pair) for pair in combinations((own.get(metric) for own in samples.values()), 2)]
