@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Annotated
 
-import typer
+from typer import Exit, Option, Typer
 
 from xmcbench.cli import compare, datasets, leaderboard, methods, new, plan, predict, run, score, submit
 from xmcbench.errors import XMCBenchError
@@ -20,7 +20,7 @@ from xmcbench.runs.terminal import EscapingFormatter, echo, patience
 USER_ERROR = 2  # exit code: invalid input
 SPEAKING = ("run", "tune", "check", "serve")  # they tell what they are doing
 
-app = typer.Typer(
+app = Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -55,20 +55,15 @@ app.add_typer(predict.hub, name="hub")
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
+        from xmcbench.plugins.registry import own_version
 
-        try:
-            echo(version("xmcbench"))
-        except PackageNotFoundError:
-            echo("not installed")
-        raise typer.Exit
+        echo(own_version())
+        raise Exit
 
 
 @app.callback()
 def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
-    ] = False,
+    version: Annotated[bool, Option("--version", callback=_version, is_eager=True, help="Show the version.")] = False,
 ) -> None:
     pass
 
@@ -108,8 +103,6 @@ def _told(problem: Exception) -> str | None:
     """The message of an error that a user or a plugin can cause; None for others."""
     from xmcbench.plugins.registry import plugin_failure
 
-    if isinstance(problem, XMCBenchError):
-        return str(problem)
     if isinstance(problem, OSError):
         return f"{problem.filename or 'system'}: {problem.strerror or problem}"
-    return plugin_failure(problem)
+    return str(problem) if isinstance(problem, XMCBenchError) else plugin_failure(problem)

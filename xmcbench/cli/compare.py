@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Option
 
 from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat, names_in, trial_names
 from xmcbench.errors import UnknownNameError, XMCBenchError
@@ -25,13 +25,11 @@ if TYPE_CHECKING:
 
 def compare(
     first: RunName,
-    second: Annotated[
-        str, typer.Argument(metavar="RUN", help="The trial to compare with.", autocompletion=trial_names)
-    ],
-    metrics: Annotated[str | None, typer.Option(help="Metrics to compare, as in P@1,nDCG@5 (default: all).")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Labels per query in the breakdown and in example queries.")] = 5,
+    second: Annotated[str, Argument(metavar="RUN", help="The trial to compare with.", autocompletion=trial_names)],
+    metrics: Annotated[str | None, Option(help="Metrics to compare, as in P@1,nDCG@5 (default: all).")] = None,
+    k: Annotated[int, Option("-k", min=1, help="Labels per query in the breakdown and in example queries.")] = 5,
     queries: Annotated[
-        int, typer.Option(min=0, help="Number of example queries with the largest gain, and with the largest loss.")
+        int, Option(min=0, help="Number of example queries with the largest gain, and with the largest loss.")
     ] = 3,
     format: TableFormat = "table",
     store: StoreDir = Path("results"),
@@ -159,23 +157,16 @@ def _line(text: str, width: int = 160) -> str:
 def analyse(
     runs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="RUN...", help="Key or the start of it, label, or dataset/label.", autocompletion=trial_names
-        ),
+        Argument(metavar="RUN...", help="Key or the start of it, label, or dataset/label.", autocompletion=trial_names),
     ],
-    metric: Annotated[str, typer.Option(help="Metric to compare methods by over several datasets.")] = "P@1",
-    k: Annotated[int, typer.Option("-k", min=1, max=100, help="Labels per query.")] = 5,
+    metric: Annotated[str, Option(help="Metric to compare methods by over several datasets.")] = "P@1",
+    k: Annotated[int, Option("-k", min=1, max=100, help="Labels per query.")] = 5,
     similarity: Annotated[
-        str | None,
-        typer.Option(metavar="RUN", help="Also bin labels by similarity, with the label vectors of this trial."),
+        str | None, Option(metavar="RUN", help="Also bin labels by similarity, with the label vectors of this trial.")
     ] = None,
     format: TableFormat = "table",
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for analysis.json, in full precision.")
-    ] = None,
-    figures: Annotated[
-        Literal["svg", "pdf", "png"] | None, typer.Option(help="Also draw figures; needs --out.")
-    ] = None,
+    out: Annotated[Path | None, Option("--out", "-o", help="Folder for analysis.json, in full precision.")] = None,
+    figures: Annotated[Literal["svg", "pdf", "png"] | None, Option(help="Also draw figures; needs --out.")] = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:

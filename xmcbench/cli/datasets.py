@@ -8,7 +8,7 @@ from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Argument, Context, Option, Typer, confirm
 
 from xmcbench.cli.options import DataDir, DatasetName, dataset_names
 from xmcbench.errors import XMCBenchError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 SHOWN_LABELS, SHOWN_CHARACTERS = 5, 120  # of a sample row
 
-app = typer.Typer(help="List, prepare or show datasets.", invoke_without_command=True)
+app = Typer(help="List, prepare or show datasets.", invoke_without_command=True)
 
 # What `datasets import` reads: a table is CSV, TSV, JSON lines or Parquet; the last two are clones of repositories.
 Format = Literal["table", "beir", "hf", "annif", "pecos", "llms4subjects", "spack"]
@@ -33,28 +33,26 @@ Format = Literal["table", "beir", "hf", "annif", "pecos", "llms4subjects", "spac
 @app.command("import")
 @patience("import")
 def import_dataset(
-    path: Annotated[Path, typer.Argument(help="File of the training rows or of all rows; for some formats a folder.")],
+    path: Annotated[Path, Argument(help="File of the training rows or of all rows; for some formats a folder.")],
     name: Annotated[
-        str | None, typer.Option(help="Name of the new dataset, a folder of the data directory. [default: the file's]")
+        str | None, Option(help="Name of the new dataset, a folder of the data directory. [default: the file's]")
     ] = None,
-    format: Annotated[Format, typer.Option(help="Format of the file or folder.")] = "table",
-    text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
-    labels: Annotated[str, typer.Option(help="Column of the labels: a list, or separated text.")] = "labels",
-    separator: Annotated[str | None, typer.Option(help="Separates labels within a field. [default: ;]")] = None,
+    format: Annotated[Format, Option(help="Format of the file or folder.")] = "table",
+    text: Annotated[str, Option(help="Column of the text.")] = "text",
+    labels: Annotated[str, Option(help="Column of the labels: a list, or separated text.")] = "labels",
+    separator: Annotated[str | None, Option(help="Separates labels within a field. [default: ;]")] = None,
     label_texts: Annotated[
-        Path | None, typer.Option(help="Texts of the labels: .ttl, .rdf, .txt, .tsv, .csv, .jsonl or .parquet.")
+        Path | None, Option(help="Texts of the labels: .ttl, .rdf, .txt, .tsv, .csv, .jsonl or .parquet.")
     ] = None,
-    language: Annotated[str, typer.Option(help="Language of the labels in a SKOS vocabulary.")] = "en",
-    test: Annotated[Path | None, typer.Option(help="File of the test rows.")] = None,
+    language: Annotated[str, Option(help="Language of the labels in a SKOS vocabulary.")] = "en",
+    test: Annotated[Path | None, Option(help="File of the test rows.")] = None,
     test_share: Annotated[
         float,
-        typer.Option(
-            help="Without --test: share of rows that a hash of the text puts into the test split.", min=0, max=1
-        ),
+        Option(help="Without --test: share of rows that a hash of the text puts into the test split.", min=0, max=1),
     ] = 0.2,
-    deduplicate: Annotated[bool, typer.Option(help="Leave out repeated texts.")] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Replace the dataset of that name.")] = False,
-    encoding: Annotated[str | None, typer.Option(help="Encoding of CSV and JSON. [default: detected]")] = None,
+    deduplicate: Annotated[bool, Option(help="Leave out repeated texts.")] = False,
+    replace: Annotated[bool, Option("--replace", help="Replace the dataset of that name.")] = False,
+    encoding: Annotated[str | None, Option(help="Encoding of CSV and JSON. [default: detected]")] = None,
     data: DataDir = Path("data"),
 ) -> None:
     """Convert a table, or files of another tool, into a dataset folder."""
@@ -134,9 +132,9 @@ def _report(imported: Imported) -> None:
 @app.command("remove")
 def remove_dataset(
     name: Annotated[
-        str, typer.Argument(help="Name of a dataset in a folder of the data directory.", autocompletion=dataset_names)
+        str, Argument(help="Name of a dataset in a folder of the data directory.", autocompletion=dataset_names)
     ],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
     data: DataDir = Path("data"),
 ) -> None:
     """Delete the folder of a dataset, and its prepared copies."""
@@ -150,7 +148,7 @@ def remove_dataset(
     check_removable(folder)
     copies = prepared_copies(name)
     if not yes:
-        typer.confirm(f"Delete {folder} and {len(copies)} files and folders of prepared copies?", abort=True)
+        confirm(f"Delete {folder} and {len(copies)} files and folders of prepared copies?", abort=True)
     remove(folder)
     for copy in copies:
         shutil.rmtree(copy) if copy.is_dir() else copy.unlink()
@@ -159,9 +157,9 @@ def remove_dataset(
 
 @app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="Name of a dataset of the catalogue.", autocompletion=dataset_names)],
-    archive: Annotated[Path | None, typer.Option("--from", help="A downloaded .zip or .tar archive to unpack.")] = None,
-    sha256: Annotated[str, typer.Option(help="Expected SHA-256 of the archive, in hexadecimal.")] = "",
+    name: Annotated[str, Argument(help="Name of a dataset of the catalogue.", autocompletion=dataset_names)],
+    archive: Annotated[Path | None, Option("--from", help="A downloaded .zip or .tar archive to unpack.")] = None,
+    sha256: Annotated[str, Option(help="Expected SHA-256 of the archive, in hexadecimal.")] = "",
     data: DataDir = Path("data"),
 ) -> None:
     """Download and unpack a dataset, or say where to get it.
@@ -206,7 +204,7 @@ def _downloaded(url: str, data: Path) -> Path:
 @patience("export")
 def export(
     name: DatasetName,
-    folder: Annotated[Path, typer.Argument(help="Folder to write, which is not there yet.")],
+    folder: Annotated[Path, Argument(help="Folder to write, which is not there yet.")],
     data: DataDir = Path("data"),
 ) -> None:
     """Write a dataset as text files, for programs that read the Extreme Classification Repository's."""
@@ -218,7 +216,7 @@ def export(
 
 
 @app.callback()
-def main(context: typer.Context, data: DataDir = Path("data")) -> None:
+def main(context: Context, data: DataDir = Path("data")) -> None:
     """List, prepare or show datasets."""
     source = context.get_parameter_source("data")
     if context.invoked_subcommand is None:
@@ -255,7 +253,7 @@ def list_datasets(data: DataDir = Path("data")) -> None:
 def prepare(
     name: DatasetName,
     encoder: Annotated[
-        str | None, typer.Option(help="Also tokenise for this encoder: tiny, or a model name as in a suite.")
+        str | None, Option(help="Also tokenise for this encoder: tiny, or a model name as in a suite.")
     ] = None,
     data: DataDir = Path("data"),
 ) -> None:
@@ -298,8 +296,8 @@ def prepare(
 def show(
     name: DatasetName,
     data: DataDir = Path("data"),
-    samples: Annotated[int, typer.Option(help="Training queries to show with their labels.", min=0)] = 3,
-    figures: Annotated[Path | None, typer.Option(help="Folder for a figure of the label distribution.")] = None,
+    samples: Annotated[int, Option(help="Training queries to show with their labels.", min=0)] = 3,
+    figures: Annotated[Path | None, Option(help="Folder for a figure of the label distribution.")] = None,
 ) -> None:
     """Show sizes, statistics, sample rows and content hash of a dataset."""
     from xmcbench.data.extent import extent

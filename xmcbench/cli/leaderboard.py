@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from typer import Option
 
 from xmcbench.cli.options import (
     DataDir,
@@ -36,30 +36,28 @@ Format = Literal["table", "markdown", "latex", "csv", "json", "html", "every-eva
 
 
 def leaderboard(
-    dataset: Annotated[str | None, typer.Option(help="Only this dataset.", autocompletion=dataset_names)] = None,
+    dataset: Annotated[str | None, Option(help="Only this dataset.", autocompletion=dataset_names)] = None,
     source: Annotated[
         Literal["published", "measured", "imported", "all"],
-        typer.Option(help="Which rows: of papers, of trials, or of imported predictions."),
+        Option(help="Which rows: of papers, of trials, or of imported predictions."),
     ] = "all",
-    track: Annotated[Literal["supervised", "zero-shot"] | None, typer.Option(help="Only this track.")] = None,
-    budget: Annotated[str | None, typer.Option(help="Only this limit of measured rows: steps, or steps=1000.")] = None,
+    track: Annotated[Literal["supervised", "zero-shot"] | None, Option(help="Only this track.")] = None,
+    budget: Annotated[str | None, Option(help="Only this limit of measured rows: steps, or steps=1000.")] = None,
     method: Annotated[
-        str | None,
-        typer.Option(help="Only this method: its name, label, or a shell pattern.", autocompletion=method_names),
+        str | None, Option(help="Only this method: its name, label, or a shell pattern.", autocompletion=method_names)
     ] = None,
-    metrics: Annotated[str | None, typer.Option(help="Metrics to show, as in P@1,nDCG@5.")] = None,
-    columns: Annotated[str | None, typer.Option(help="Other columns to show, as in batch,encoder.")] = None,
-    sort: Annotated[str | None, typer.Option(help="Metric to rank by, or column to order by.")] = None,
-    group_by: Annotated[str | None, typer.Option(help="One table for each value of this column.")] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Only the best rows of each table.")] = None,
-    variants: Annotated[bool, typer.Option("--all", help="Every row: also variants, and every printed one.")] = False,
-    rows: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Your own published rows.")] = None,
-    format: Annotated[Format, typer.Option(help="csv and json carry every digit.")] = "table",
+    metrics: Annotated[str | None, Option(help="Metrics to show, as in P@1,nDCG@5.")] = None,
+    columns: Annotated[str | None, Option(help="Other columns to show, as in batch,encoder.")] = None,
+    sort: Annotated[str | None, Option(help="Metric to rank by, or column to order by.")] = None,
+    group_by: Annotated[str | None, Option(help="One table for each value of this column.")] = None,
+    top: Annotated[int | None, Option(min=1, help="Only the best rows of each table.")] = None,
+    variants: Annotated[bool, Option("--all", help="Every row: also variants, and every printed one.")] = False,
+    rows: Annotated[list[Path] | None, Option(metavar="FILE", help="Your own published rows.")] = None,
+    format: Annotated[Format, Option(help="csv and json carry every digit.")] = "table",
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", help="Output file; for html, every-eval-ever and pictures a folder."),
+        Path | None, Option("-o", "--output", help="Output file; for html, every-eval-ever and pictures a folder.")
     ] = None,
-    bib: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the BibTeX entries of the papers.")] = None,
+    bib: Annotated[Path | None, Option(metavar="FILE", help="Write the BibTeX entries of the papers.")] = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
@@ -141,7 +139,7 @@ def tables(
     store: StoreDir = Path("results"),
     to: Annotated[
         list[str] | None,
-        typer.Option(metavar="METRIC=VALUE", help="Also show what was spent to reach it on held-out queries: P@1=50."),
+        Option(metavar="METRIC=VALUE", help="Also show what was spent to reach it on held-out queries: P@1=50."),
     ] = None,
 ) -> None:
     """Print the tables of a suite: its cells, quality against cost, and ranks. Runs nothing."""
@@ -194,7 +192,7 @@ def show(
     run: RunName,
     format: Annotated[
         Literal["text", "json", "suite"],
-        typer.Option(help="json: the record; suite: a suite file that reproduces the trial."),
+        Option(help="json: the record; suite: a suite file that reproduces the trial."),
     ] = "text",
     seed: Seed = None,
     store: StoreDir = Path("results"),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Context, Option, Typer
 
 from xmcbench.cli.options import StoreDir, method_names
 from xmcbench.errors import XMCBenchError
@@ -51,11 +51,10 @@ def methods() -> None:
         echo(listing(broken, ("plugin", "distribution", "version", "reason")))
 
 
-environments = typer.Typer(no_args_is_help=True, help="Make the Python environments that some methods need.")
+environments = Typer(no_args_is_help=True, help="Make the Python environments that some methods need.")
 
 MethodName = Annotated[
-    str,
-    typer.Argument(metavar="METHOD", help="A method that runs in its own environment.", autocompletion=method_names),
+    str, Argument(metavar="METHOD", help="A method that runs in its own environment.", autocompletion=method_names)
 ]
 
 
@@ -70,7 +69,7 @@ def make(method: MethodName) -> None:
 @environments.command("use")
 def use(
     method: MethodName,
-    python: Annotated[Path, typer.Argument(help="The interpreter of an environment that has the packages.")],
+    python: Annotated[Path, Argument(help="The interpreter of an environment that has the packages.")],
 ) -> None:
     """Use an existing environment."""
     _environment(method).use(python)
@@ -86,11 +85,11 @@ def _environment(name: str) -> Environment:
     return environment
 
 
-teachers = typer.Typer(help="List teachers, or export their answers.", invoke_without_command=True)
+teachers = Typer(help="List teachers, or export their answers.", invoke_without_command=True)
 
 
 @teachers.callback()
-def _teachers(context: typer.Context) -> None:
+def _teachers(context: Context) -> None:
     """List teachers, or export their answers."""
     if context.invoked_subcommand is None:
         list_teachers()
@@ -104,11 +103,9 @@ def list_teachers() -> None:
 
 @teachers.command()
 def export(
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Output file (default: standard output).")
-    ] = None,
-    form: Annotated[str, typer.Option("--format", help="csv, json or parquet.")] = "csv",
-    teacher: Annotated[str, typer.Option(metavar="GLOB", help="Only teachers whose title matches.")] = "*",
+    output: Annotated[Path | None, Option("--output", "-o", help="Output file (default: standard output).")] = None,
+    form: Annotated[str, Option("--format", help="csv, json or parquet.")] = "csv",
+    teacher: Annotated[str, Option(metavar="GLOB", help="Only teachers whose title matches.")] = "*",
     store: StoreDir = Path("results"),
 ) -> None:
     """Write the judgements of a store as a table: document, label, answer, confidence, teacher."""

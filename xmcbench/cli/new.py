@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import typer
+from typer import Argument, Exit, Option
 
 from xmcbench.cli.options import DataDir, plugin_names
 from xmcbench.errors import UnknownNameError, XMCBenchError
@@ -21,9 +21,9 @@ Kind = Literal["method", "embedding-method", "sampler", "evaluator", "dataset", 
 
 
 def new(
-    kind: Annotated[Kind, typer.Argument(help="What to make.")],
-    name: Annotated[str, typer.Argument(help="Its name: small letters, digits and hyphens.")],
-    folder: Annotated[Path | None, typer.Option(help="Where to write it.", show_default="./NAME")] = None,
+    kind: Annotated[Kind, Argument(help="What to make.")],
+    name: Annotated[str, Argument(help="Its name: small letters, digits and hyphens.")],
+    folder: Annotated[Path | None, Option(help="Where to write it.", show_default="./NAME")] = None,
 ) -> None:
     """Write an installable package with a new plugin: a working example, a suite, tests, a README."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -82,20 +82,19 @@ FAILED = 1  # exit code: a rule is broken
 def check(
     name: Annotated[
         str,
-        typer.Argument(
+        Argument(
             help="Name of a method, sampler, evaluator, dataset, teacher or tracker.", autocompletion=plugin_names
         ),
     ],
     kind: Annotated[
         Literal["method", "sampler", "evaluator", "dataset", "teacher", "tracker"] | None,
-        typer.Option(help="Kind of the plugin, if several have the name."),
+        Option(help="Kind of the plugin, if several have the name."),
     ] = None,
     sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of a method or teacher.")
+        list[str] | None, Option("--set", metavar="KEY=VALUE", help="A setting of a method or teacher.")
     ] = None,
     rules: Annotated[
-        list[str] | None,
-        typer.Option("--rule", metavar="RULE", help="Only this rule, by the name that a check prints."),
+        list[str] | None, Option("--rule", metavar="RULE", help="Only this rule, by the name that a check prints.")
     ] = None,
     data: DataDir = Path("data"),
 ) -> None:
@@ -125,4 +124,4 @@ def check(
         )
     kept = "the chosen rules kept" if rules else "all rules kept"
     echo(f"{chosen} {name}: " + (f"{broken} broken rules" if broken else kept))
-    raise typer.Exit(FAILED if broken else 0)
+    raise Exit(FAILED if broken else 0)

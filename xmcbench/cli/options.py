@@ -8,7 +8,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
+from typer import Argument, Context, Option
+
+
+def _registered(kind: str) -> list[str]:
+    from xmcbench.plugins.registry import registry
+
+    return [registered.name for registered in registry().all(kind)]
+
+
+def method_names() -> list[str]:
+    """The installed methods."""
+    return _registered("method")
+
+
+def tracker_names() -> list[str]:
+    """The installed trackers."""
+    return _registered("tracker")
 
 
 def names_in(text: str | None) -> list[str]:
@@ -27,23 +43,13 @@ def suite_names() -> list[str]:
     return bundled_names()
 
 
-def dataset_names(ctx: typer.Context) -> list[str]:
+def dataset_names(ctx: Context) -> list[str]:
     """The catalogue's datasets and those in the folder of datasets; no families, whose names contain a size."""
     from xmcbench.data.prepared import default_data_dir
     from xmcbench.data.source import own_names
 
     known = {name for name in _registered("dataset") if "<" not in name}
     return sorted(known | {*own_names(Path(ctx.params.get("data") or default_data_dir()))})
-
-
-def method_names() -> list[str]:
-    """The installed methods."""
-    return _registered("method")
-
-
-def tracker_names() -> list[str]:
-    """The installed trackers."""
-    return _registered("tracker")
 
 
 def plugin_names() -> list[str]:
@@ -53,7 +59,7 @@ def plugin_names() -> list[str]:
     return sorted({name for kind in HOOKS for name in _registered(kind)})
 
 
-def trial_names(ctx: typer.Context) -> list[str]:
+def trial_names(ctx: Context) -> list[str]:
     """The trials of the store, as dataset/label."""
     from xmcbench.trial.store import Store
 
@@ -61,21 +67,12 @@ def trial_names(ctx: typer.Context) -> list[str]:
     return sorted({f"{record.trial.dataset}/{record.trial.label}" for record in records})
 
 
-def _registered(kind: str) -> list[str]:
-    from xmcbench.plugins.registry import registry
-
-    return [registered.name for registered in registry().all(kind)]
-
-
-RUN = typer.Argument(
-    metavar="RUN", help="A trial: its key or the start of it, or dataset/label.", autocompletion=trial_names
-)
-
+RUN = Argument(metavar="RUN", help="A trial: its key or the start of it, or dataset/label.", autocompletion=trial_names)
 RunName = Annotated[str, RUN]
-Seed = Annotated[int | None, typer.Option(metavar="N", help="The seed, where RUN means trials of several seeds.")]
+Seed = Annotated[int | None, Option(metavar="N", help="The seed, where RUN means trials of several seeds.")]
 SuitePath = Annotated[
     Path,
-    typer.Argument(
+    Argument(
         help="The suite: a file, or a name of a bundled suite, as in quickstart.",
         show_default=False,
         autocompletion=suite_names,
@@ -83,19 +80,15 @@ SuitePath = Annotated[
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option(metavar="GLOB", help="Only trials whose label, or dataset/label, matches. May be repeated."),
+    Option(metavar="GLOB", help="Only trials whose label, or dataset/label, matches. May be repeated."),
 ]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in budget.steps=10.")
-]
+Sets = Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help="Override a key, as in budget.steps=10.")]
 DatasetNames = Annotated[
     list[str] | None,
-    typer.Option(
-        "--dataset", metavar="NAME", help="Use this dataset instead of the suite's.", autocompletion=dataset_names
-    ),
+    Option("--dataset", metavar="NAME", help="Use this dataset instead of the suite's.", autocompletion=dataset_names),
 ]
-DatasetName = Annotated[str, typer.Argument(help="Name of a dataset.", autocompletion=dataset_names)]
-EncoderName = Annotated[str | None, typer.Option(metavar="NAME", help="Use this encoder instead of the suite's.")]
-TableFormat = Annotated[Literal["table", "markdown", "latex", "csv"], typer.Option(help="Output format.")]
-DataDir = Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Folder of datasets.")]
-StoreDir = Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Folder of results.")]
+DatasetName = Annotated[str, Argument(help="Name of a dataset.", autocompletion=dataset_names)]
+EncoderName = Annotated[str | None, Option(metavar="NAME", help="Use this encoder instead of the suite's.")]
+TableFormat = Annotated[Literal["table", "markdown", "latex", "csv"], Option(help="Output format.")]
+DataDir = Annotated[Path, Option(envvar="XMCBENCH_DATA", help="Folder of datasets.")]
+StoreDir = Annotated[Path, Option(envvar="XMCBENCH_STORE", help="Folder of results.")]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Exit, Option
 
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, SuitePath, TableFormat
 from xmcbench.errors import XMCBenchError
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 def plan(
     suite: SuitePath,
     accelerator: Annotated[
-        str, typer.Option(metavar="NAME", help="A device, as h100; here: this machine, measured.")
+        str, Option(metavar="NAME", help="A device, as h100; here: this machine, measured.")
     ] = "a100-80gb",
     workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Devices per trial.", show_default="the suite's")
+        int | None, Option(min=1, metavar="N", help="Devices per trial.", show_default="the suite's")
     ] = None,
     utilisation: Annotated[
-        float, typer.Option(min=0.01, max=1, metavar="SHARE", help="Assumed fraction of peak throughput.")
+        float, Option(min=0.01, max=1, metavar="SHARE", help="Assumed fraction of peak throughput.")
     ] = 0.3,
     query_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tokens per query of a dataset that is not on disk.")
+        int | None, Option(min=1, metavar="N", help="Tokens per query of a dataset that is not on disk.")
     ] = None,
     label_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Tokens per label of a dataset that is not on disk.")
+        int | None, Option(min=1, metavar="N", help="Tokens per label of a dataset that is not on disk.")
     ] = None,
     only: Only = None,
     sets: Sets = None,
@@ -73,7 +73,7 @@ def plan(
     overlong = [reason for plan in plans if (reason := too_long(plan, asked.timeout))]
     for reason in overlong:
         echo(f"too long: {reason}", err=True)
-    raise typer.Exit(1 if overlong or failing or any(fits(plan, machine) == "no" for plan in plans) else 0)
+    raise Exit(1 if overlong or failing or any(fits(plan, machine) == "no" for plan in plans) else 0)
 
 
 def _plans(trials: Sequence[Trial], plan: Callable[[Trial], TrialPlan]) -> tuple[list[TrialPlan], list[str], list[str]]:

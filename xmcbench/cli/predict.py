@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option, Typer
 
 from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
 from xmcbench.errors import XMCBenchError
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 def predict(
     run: RunName,
-    text: Annotated[list[str] | None, typer.Option(help="A text; may be given several times.")] = None,
+    text: Annotated[list[str] | None, Option(help="A text; may be given several times.")] = None,
     file: Annotated[
-        Path | None, typer.Option(allow_dash=True, help="A file with one text per line; - is standard input.")
+        Path | None, Option(allow_dash=True, help="A file with one text per line; - is standard input.")
     ] = None,
     labels: Annotated[
-        Path | None, typer.Option(help="A file with one label per line, which are ranked beside those of training.")
+        Path | None, Option(help="A file with one label per line, which are ranked beside those of training.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Labels per text.")] = 10,
-    format: Annotated[Literal["table", "json"], typer.Option(help="json has full precision.")] = "table",
+    k: Annotated[int, Option("-k", min=1, help="Labels per text.")] = 10,
+    format: Annotated[Literal["table", "json"], Option(help="json has full precision.")] = "table",
     seed: Seed = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
@@ -114,15 +114,14 @@ def _table(answer: dict[str, Any]) -> str:
 
 def serve(
     run: RunName,
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port of this machine; 0 takes a free one.")] = 8080,
+    port: Annotated[int, Option(min=0, max=65_535, help="Port of this machine; 0 takes a free one.")] = 8080,
     uris: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="The URIs of the labels, one per line in the order of their ids."),
+        Path | None, Option(metavar="FILE", help="The URIs of the labels, one per line in the order of their ids.")
     ] = None,
     annif: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Write a project and its vocabulary for Annif here.")
+        Path | None, Option(metavar="FOLDER", help="Write a project and its vocabulary for Annif here.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Labels per text, unless a request has `limit`.")] = 10,
+    k: Annotated[int, Option("-k", min=1, help="Labels per text, unless a request has `limit`.")] = 10,
     seed: Seed = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
@@ -187,7 +186,7 @@ def _uris(file: Path | None, record: Record, num_labels: int) -> list[str]:
     return found
 
 
-hub = typer.Typer(no_args_is_help=True, help="Publish trained models on the Hugging Face hub.")
+hub = Typer(no_args_is_help=True, help="Publish trained models on the Hugging Face hub.")
 
 LAYOUT = "modules.json"  # in a model that sentence-transformers opens
 
@@ -200,9 +199,9 @@ def _hub() -> None:
 @hub.command("push")
 def push(
     run: RunName,
-    repository: Annotated[str, typer.Argument(metavar="REPO", help="A model repository, as in user/name.")],
-    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the files and the card; upload nothing.")] = False,
+    repository: Annotated[str, Argument(metavar="REPO", help="A model repository, as in user/name.")],
+    private: Annotated[bool, Option("--private", help="Make a new repository private.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show the files and the card; upload nothing.")] = False,
     seed: Seed = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Exit, Option
 
 from xmcbench.cli.options import (
     DataDir,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130  # exit code, as shells have it
 Where = Literal["local", "ray"]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Show the plan and run nothing.")]
 
 
 def run(
@@ -47,38 +47,37 @@ def run(
     encoder: EncoderName = None,
     data: DataDir = Path("data"),
     store: StoreDir = Path("results"),
-    retry: Annotated[bool, typer.Option("--retry", help="Run trials that failed before again.")] = False,
+    retry: Annotated[bool, Option("--retry", help="Run trials that failed before again.")] = False,
     changed: Annotated[
-        bool, typer.Option("--changed", help="Run trials again whose plugin has other code than they ran with.")
+        bool, Option("--changed", help="Run trials again whose plugin has other code than they ran with.")
     ] = False,
     track: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="NAME", help="Also log to a tracker, as tensorboard, mlflow or wandb.", autocompletion=tracker_names
         ),
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Run in this process and show tracebacks.")] = False,
-    executor: Annotated[Where, typer.Option(help="Run in subprocesses of this machine or on a Ray cluster.")] = "local",
+    debug: Annotated[bool, Option("--debug", help="Run in this process and show tracebacks.")] = False,
+    executor: Annotated[Where, Option(help="Run in subprocesses of this machine or on a Ray cluster.")] = "local",
     parallel: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Trials at once on this machine. Their seconds are not ranked.")
+        int, Option(min=1, metavar="N", help="Trials at once on this machine. Their seconds are not ranked.")
     ] = 1,
     workers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Worker processes per trial.", show_default="1")
+        int | None, Option(min=1, metavar="N", help="Worker processes per trial.", show_default="1")
     ] = None,
     gpus_per_worker: Annotated[
-        float | None, typer.Option(min=0, metavar="N", help="Ray: GPUs per worker.", show_default="0")
+        float | None, Option(min=0, metavar="N", help="Ray: GPUs per worker.", show_default="0")
     ] = None,
     address: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="ADDRESS",
             help="Ray: local starts a cluster on this machine, auto finds one; or ray://HOST:PORT.",
             show_default="local",
         ),
     ] = None,
     storage: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Ray: storage that all nodes reach, if they do not reach the store."),
+        str | None, Option(metavar="URL", help="Ray: storage that all nodes reach, if they do not reach the store.")
     ] = None,
 ) -> None:
     """Run the trials of a suite that are not in the store yet, then print the suite's leaderboard.
@@ -124,7 +123,7 @@ def run(
     echo(f"\n{board}")
     if runner.suite.tables or runner.suite.equal:
         echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records], runner.store))
-    raise typer.Exit(exit_code(records))
+    raise Exit(exit_code(records))
 
 
 def run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tracker]) -> list[Record]:
@@ -139,7 +138,7 @@ def run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tra
             return run_plan(runner, plan, events, samples)
     except KeyboardInterrupt:
         echo("interrupted: the next run resumes unfinished trials", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise Exit(INTERRUPTED) from None
 
 
 def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, str | None]) -> Executor | None:
@@ -204,16 +203,15 @@ METHODS = "popular,tfidf-nn,dexml"
 
 def tune(
     dataset: Annotated[
-        str,
-        typer.Argument(metavar="DATASET", help="A name that `xmcbench datasets` lists.", autocompletion=dataset_names),
+        str, Argument(metavar="DATASET", help="A name that `xmcbench datasets` lists.", autocompletion=dataset_names)
     ],
-    methods: Annotated[str, typer.Option(metavar="NAMES", help="Methods, with commas between them.")] = METHODS,
+    methods: Annotated[str, Option(metavar="NAMES", help="Methods, with commas between them.")] = METHODS,
     budget: Annotated[
-        str, typer.Option(metavar="LIMIT=N", help="Of a training, as encoder_tokens=2_000_000 or epochs=10.")
+        str, Option(metavar="LIMIT=N", help="Of a training, as encoder_tokens=2_000_000 or epochs=10.")
     ] = "epochs=10",
-    samples: Annotated[int, typer.Option(min=1, metavar="N", help="Configurations to try per method.")] = 9,
+    samples: Annotated[int, Option(min=1, metavar="N", help="Configurations to try per method.")] = 9,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The suite to write.", show_default="tuned-DATASET.yaml")
+        Path | None, Option(metavar="FILE", help="The suite to write.", show_default="tuned-DATASET.yaml")
     ] = None,
     dry_run: DryRun = False,
     encoder: EncoderName = None,
@@ -265,7 +263,7 @@ def tune(
         found[trial.label] = {"method": trial.method, **used}
     _write(plain | {"methods": found}, path)
     echo(f"\n{path}: the methods with the settings that were found; `xmcbench run {path}` runs them again")
-    raise typer.Exit(exit_code(records))
+    raise Exit(exit_code(records))
 
 
 def _write(suite: Mapping[str, Any], path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
+from typer import Argument, Option
 
 from xmcbench.cli.options import DataDir, Seed, StoreDir, dataset_names, names_in, trial_names
 from xmcbench.errors import XMCBenchError, suggest
@@ -19,24 +19,20 @@ if TYPE_CHECKING:
 
 def score(
     predictions: Annotated[
-        Path, typer.Argument(help="npz (CSR, or indices and scores), sparse text, label:score lines, or Parquet.")
+        Path, Argument(help="npz (CSR, or indices and scores), sparse text, label:score lines, or Parquet.")
     ],
     dataset: Annotated[
         str,
-        typer.Option(
-            metavar="NAME", help="Dataset whose test queries the predictions answer.", autocompletion=dataset_names
-        ),
+        Option(metavar="NAME", help="Dataset whose test queries the predictions answer.", autocompletion=dataset_names),
     ],
     name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Name of the result (default: the name of the file).")
+        str | None, Option("--as", metavar="NAME", help="Name of the result (default: the name of the file).")
     ] = None,
-    metrics: Annotated[str | None, typer.Option(help="Metrics, as in P@1,nDCG@5.")] = None,
+    metrics: Annotated[str | None, Option(help="Metrics, as in P@1,nDCG@5.")] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Compute the metrics a second time with pyxclib; a difference is an error.")
+        bool, Option("--check", help="Compute the metrics a second time with pyxclib; a difference is an error.")
     ] = False,
-    store: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Store a record here: imported, budget unknown.")
-    ] = None,
+    store: Annotated[Path | None, Option(metavar="DIR", help="Store a record here: imported, budget unknown.")] = None,
     data: DataDir = Path("data"),
 ) -> None:
     """Score predictions that another program made, with 95 % intervals over test queries."""
@@ -70,7 +66,7 @@ def score(
 def fuse(
     runs: Annotated[
         list[str],
-        typer.Argument(
+        Argument(
             metavar="RUN",
             help="Two or more trials: keys or starts of them, or dataset/label.",
             autocompletion=trial_names,
@@ -78,13 +74,13 @@ def fuse(
     ],
     rule: Annotated[
         Literal["reciprocal-ranks", "weighted", "tree"],
-        typer.Option(help="weighted and tree are fitted on the training queries that the trials held out."),
+        Option(help="weighted and tree are fitted on the training queries that the trials held out."),
     ] = "reciprocal-ranks",
     name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Name of the result (default: the runs and the rule).")
+        str | None, Option("--as", metavar="NAME", help="Name of the result (default: the runs and the rule).")
     ] = None,
-    metric: Annotated[str, typer.Option(metavar="NAME", help="What the weights are chosen by.")] = "nDCG@5",
-    metrics: Annotated[str | None, typer.Option(help="Metrics, as in P@1,nDCG@5.")] = None,
+    metric: Annotated[str, Option(metavar="NAME", help="What the weights are chosen by.")] = "nDCG@5",
+    metrics: Annotated[str | None, Option(help="Metrics, as in P@1,nDCG@5.")] = None,
     seed: Seed = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
@@ -121,9 +117,9 @@ def fuse(
 
 def rescore(
     trials: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY_OR_GLOB", help="Trial keys or method labels (default: all).")
+        list[str] | None, Argument(metavar="KEY_OR_GLOB", help="Trial keys or method labels (default: all).")
     ] = None,
-    metrics: Annotated[str | None, typer.Option(help="Metrics to add, as in P@1,nDCG@5.")] = None,
+    metrics: Annotated[str | None, Option(help="Metrics to add, as in P@1,nDCG@5.")] = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:

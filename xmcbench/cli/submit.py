@@ -6,7 +6,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Exit, Option
 
 from xmcbench.cli.options import DataDir, StoreDir, trial_names
 from xmcbench.errors import UnknownNameError, XMCBenchError
@@ -25,28 +25,22 @@ if TYPE_CHECKING:
 def submit(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[RUN]...",
             help="Trials: keys or starts of them, labels, or dataset/label.",
             autocompletion=trial_names,
         ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Check all accepted trials; submit nothing.")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="Verify accepted RUN by the store's runs of it.")] = False,
-    retrain: Annotated[
-        bool, typer.Option("--retrain", help="Train accepted RUN again, with its seed, and compare.")
-    ] = False,
-    comment: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --check: write the review as Markdown.")
-    ] = None,
-    to: Annotated[Path, typer.Option(metavar="DIR", help="The accepted results.")] = Path("leaderboard/measured"),
+    check: Annotated[bool, Option("--check", help="Check all accepted trials; submit nothing.")] = False,
+    verify: Annotated[bool, Option("--verify", help="Verify accepted RUN by the store's runs of it.")] = False,
+    retrain: Annotated[bool, Option("--retrain", help="Train accepted RUN again, with its seed, and compare.")] = False,
+    comment: Annotated[Path | None, Option(metavar="FILE", help="With --check: write the review as Markdown.")] = None,
+    to: Annotated[Path, Option(metavar="DIR", help="The accepted results.")] = Path("leaderboard/measured"),
     base: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="With --check: accepted results before; only costs of new trials are counted."
-        ),
+        Option(metavar="DIR", help="With --check: accepted results before; only costs of new trials are counted."),
     ] = None,
-    verified: Annotated[Path, typer.Option(metavar="FILE", help="The maintainers' list of verified trials.")] = Path(
+    verified: Annotated[Path, Option(metavar="FILE", help="The maintainers' list of verified trials.")] = Path(
         "leaderboard/verified.yaml"
     ),
     store: StoreDir = Path("results"),
@@ -73,7 +67,7 @@ def submit(
         problems = _hand_in(runs, to, store, checker)
     for problem in problems:
         echo(problem, err=True)
-    raise typer.Exit(1 if problems else 0)
+    raise Exit(1 if problems else 0)
 
 
 class _Checker:
