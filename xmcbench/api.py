@@ -10,7 +10,7 @@ xb.leaderboard("lf-amazontitles-1.3m")
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from io import StringIO
@@ -164,7 +164,7 @@ def board_of(records: Sequence[Record], metrics: Sequence[str], store: Store) ->
     recorded = recorded_metrics(records)
     shown = () if tuple(metrics) == DEFAULT_METRICS else [name for name in metrics if name in recorded]
     by_key = {record.key: record for record in records}
-    return _board(Archive(by_key, dict.fromkeys(by_key, store)), (), View(metrics=shown))
+    return _board(Archive(by_key, dict.fromkeys(by_key, store)), (), View(metrics=shown), lambda record: True)  # noqa: ARG005
 
 
 def leaderboard(
@@ -217,7 +217,8 @@ def leaderboard(
         paper=paper,
     )
     accepted = set() if whole else measured.accepted
-    return replace(_board(measured, published, view, Path(data), accepted), short=overview)
+    board = _board(measured, published, view, measured.recomputable(Path(data)), accepted)
+    return replace(board, short=overview)
 
 
 def score(
@@ -250,19 +251,14 @@ def _board(
     measured: Archive,
     published: tuple[PublishedRow, ...],
     view: View,
-    data: Path | None = None,
+    recomputable: Callable[[Record], bool],
     accepted: Collection[str] = (),
 ) -> Board:
-    """The board; with the folder of datasets, rows are marked whose metrics cannot be computed again here.
-
-    Variants of `accepted` trials are folded behind their methods.
-    """
+    """The board; rows are marked whose metrics are not `recomputable` here, variants of `accepted` trials folded."""
     claims = () if view.paper else read_claims().claims  # a paper has its own
-    told: dict[str, Any] = {"recomputable": measured.recomputable(data)} if data else {}
+    rows = measured.records.values()
     with uncollected():
-        table = ranked_groups.leaderboard(
-            measured.records.values(), published, view, measured.resampled, claims, **told, accepted=accepted
-        )
+        table = ranked_groups.leaderboard(rows, published, view, measured.resampled, claims, recomputable, accepted)
     return Board(table, measured, published)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
@@ -62,7 +63,7 @@ def compare(
         return
     predictions = stored_predictions(place, records[0], dataset), stored_predictions(place, records[1], dataset)
     comparison = compared(predictions, dataset, names, find_evaluators(names), partitions(dataset), k)
-    breakdowns = [_table(f"P@{k} by {name}", "labels", parts, ()) for name, parts in comparison.breakdowns.items()]
+    breakdowns = [_table(f"P@{k} by {name}", "labels", parts) for name, parts in comparison.breakdowns.items()]
     echo(render_tables([_metrics_table(sides, comparison.metrics), *breakdowns], format))
     if format == "table" and queries:
         echo("\n" + "\n".join(_queries(comparison, dataset, predictions, queries)))
@@ -78,9 +79,8 @@ def _names(records: tuple[Record, Record], metrics: str | None) -> list[str]:
         )
     known = [name for name in records[0].metrics if name in records[1].metrics]
     names = names_in(metrics) or known
-    for name in names:
-        if name not in known:
-            raise UnknownNameError("metric", name, known, "in both records")
+    if unknown := [name for name in names if name not in known]:
+        raise UnknownNameError("metric", unknown[0], known, "in both records")
     return names
 
 
@@ -104,10 +104,10 @@ def _metrics_table(sides: tuple[list[Record], list[Record]], compared: Sequence[
         f"Per cent. Difference: 1 minus 2, with 95 % interval and two-sided p ({_seeds(*sides)}); * the interval "
         "excludes 0. Sees: the smallest true difference that this comparison would show with 80 % power.",
     )
-    return _table(f"{first.trial.dataset}: {first.trial.label} and {second.trial.label}", "", compared, notes)
+    return _table(f"{first.trial.dataset}: {first.trial.label} and {second.trial.label}", "metric", compared, notes)
 
 
-def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tuple[str, ...]) -> TextTable:
+def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: Sequence[str] = ()) -> TextTable:
     from xmcbench.reporting.text_table import TextTable, percent_interval
 
     rows = []
@@ -117,7 +117,7 @@ def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tup
         values = (f"{100 * result.first:.2f}", f"{100 * result.second:.2f}", f"{100 * difference.value:+.2f}{star}")
         interval = percent_interval(difference.interval, "+")
         rows.append((result.name, *values, interval, f"{difference.p:.3f}", f"{100 * difference.detectable():.2f}"))
-    return TextTable(title, (kind or "metric", "1", "2", "difference", "95 %", "p", "sees"), tuple(rows), notes)
+    return TextTable(title, (kind, "1", "2", "difference", "95 %", "p", "sees"), rows, notes)
 
 
 def _queries(
@@ -142,13 +142,11 @@ def _queries(
 
 def _labels(dataset: Dataset, labels: Sequence[int], true: set[int]) -> str:
     """Label texts; true labels are marked with +."""
-    marked = (("+" if label in true else "") + _line(dataset.label_texts[label], 40) for label in labels)
+    marked = ("+" * (label in true) + _line(dataset.label_texts[label], 40) for label in labels)
     return "; ".join(marked) or "none"
 
 
 def _line(text: str, width: int = 160) -> str:
-    from textwrap import shorten
-
     from xmcbench.reporting.text_table import printable
 
     return printable(shorten(text, width, placeholder="…"))

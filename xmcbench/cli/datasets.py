@@ -17,7 +17,6 @@ from xmcbench.runs.terminal import echo, listing, patience
 if TYPE_CHECKING:
     from xmcbench.data.dataset import DatasetCard
     from xmcbench.data.extent import Extent
-    from xmcbench.data.importing.rows import Columns, Row
     from xmcbench.data.importing.write import Imported
     from xmcbench.data.prepared import Spread, Statistics
     from xmcbench.data.source import Source
@@ -56,15 +55,7 @@ def import_dataset(
     data: DataDir = Path("data"),
 ) -> None:
     """Convert a table, or files of another tool, into a dataset folder."""
-    from xmcbench.data.importing.rows import (
-        SEPARATOR,
-        Columns,
-        check_separator,
-        read_beir,
-        read_hugging_face,
-        read_label_texts,
-        suspicion,
-    )
+    from xmcbench.data.importing import rows as readers
     from xmcbench.data.importing.write import check_name, split_by_hash, write_dataset
 
     name = path.name.partition(".")[0] if name is None else name
@@ -72,23 +63,25 @@ def import_dataset(
     folder = data / name
     if format in ("llms4subjects", "spack"):
         return _report(_import_clone(path, format, folder, replace))
-    columns = Columns(text, labels, SEPARATOR if separator is None else separator)
-    texts = read_label_texts(label_texts, language) if label_texts else None
+    columns = readers.Columns(text, labels, readers.SEPARATOR if separator is None else separator)
+    texts = readers.read_label_texts(label_texts, language) if label_texts else None
+    tables = {"annif": readers.read_annif, "pecos": readers.read_pecos}
+    read_table = tables.get(format, lambda file: readers.read_rows(file, columns, encoding))
     if format == "beir":
-        splits, texts = read_beir(path)
+        splits, texts = readers.read_beir(path)
     elif format == "hf":
-        splits = read_hugging_face(path, columns)
+        splits = readers.read_hugging_face(path, columns)
     elif test is not None:
-        splits = {"train": _rows(path, format, columns, encoding), "test": _rows(test, format, columns, encoding)}
+        splits = {"train": read_table(path), "test": read_table(test)}
     else:
-        train_rows, test_rows = split_by_hash(_rows(path, format, columns, encoding), test_share)
+        train_rows, test_rows = split_by_hash(read_table(path), test_share)
         splits = {"train": iter(train_rows), "test": iter(test_rows)}
     rows = {split: list(read) for split, read in splits.items()}
     if format in ("table", "hf"):
         every = [*rows["train"], *rows["test"]]
         if separator is None:
-            check_separator(every, str(path))
-        elif found := suspicion(every):
+            readers.check_separator(every, str(path))
+        elif found := readers.suspicion(every):
             echo(f"note: {found[1]}")
     _report(write_dataset(rows["train"], rows["test"], folder, str(path), texts, deduplicate, replace))
 
@@ -103,14 +96,6 @@ def _import_clone(clone: Path, format: Format, folder: Path, replace: bool) -> I
         imported = changed(read(clone, made), folder=folder)
         check_sizes(imported, folder.name, str(clone))
     return imported
-
-
-def _rows(path: Path, format: Format, columns: Columns, encoding: str | None) -> Iterator[Row]:
-    from xmcbench.data.importing.rows import read_annif, read_pecos, read_rows
-
-    if format == "annif":
-        return read_annif(path)
-    return read_pecos(path) if format == "pecos" else read_rows(path, columns, encoding)
 
 
 def _report(imported: Imported) -> None:
@@ -370,18 +355,10 @@ def _short(text: str) -> str:
 
 
 def _row(source: Source, data: Path) -> list[str]:
-    draft = source.draft
+    draft, here = source.draft, "no" if source.missing(data) else "yes"
     sizes = [f"{n:,}" if n else "?" for n in (draft.num_train, draft.num_test, draft.num_labels)]
-    here = "no" if source.missing(data) else "yes"
-    return [
-        source.name,
-        here,
-        *sizes,
-        f"{draft.propensity_a:g}",
-        f"{draft.propensity_b:g}",
-        draft.licence,
-        draft.source,
-    ]
+    propensity = (f"{draft.propensity_a:g}", f"{draft.propensity_b:g}")
+    return [source.name, here, *sizes, *propensity, draft.licence, draft.source]
 
 
 def _spread(spread: Spread) -> str:

@@ -23,16 +23,12 @@ def _listed(kind: str, last: str, value: Callable[[Any], str]) -> str:
     """The installed plugins of a kind, with a last column."""
     from xmcbench.plugins.registry import registry
 
-    rows = [
-        (
-            own.name,
-            getattr(own.thing, "info", own.thing).summary,
-            own.origin.distribution,
-            own.origin.version,
-            value(own.thing),
+    rows = []
+    for own in registry().all(kind):
+        thing, origin = own.thing, own.origin
+        rows.append(
+            (own.name, getattr(thing, "info", thing).summary, origin.distribution, origin.version, value(thing))
         )
-        for own in registry().all(kind)
-    ]
     return listing(rows, (kind, "summary", "distribution", "version", last))
 
 

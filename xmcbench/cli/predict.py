@@ -38,21 +38,15 @@ def predict(
     data: DataDir = Path("data"),
 ) -> None:
     """Rank the labels of a trial's dataset for new texts, best first. Added labels have the ids after the others."""
-    from xmcbench.cli.find import find_trial
-    from xmcbench.runs.saved_model import load_saved_model
-    from xmcbench.trial.store import Store
-
     texts = [*(text or []), *(lines(file) if file else [])]
     if not texts:
         raise XMCBenchError("predict: no texts: expected --text TEXT or --file FILE")
-    place = Store(store)
-    record = find_trial(place, run, seed)
-    known = label_texts(record, data)
-    method, added = load_saved_model(place, record), lines(labels) if labels else []
-    if labels is not None:
-        if not added:
-            raise XMCBenchError(f"{labels}: found no label, expected one per line")
+    _, known, method = _trained(run, seed, store, data)
+    added = lines(labels) if labels else []
+    if added:
         method.add_labels(added)
+    elif labels:
+        raise XMCBenchError(f"{labels}: found no label, expected one per line")
     predictions = method.predict(texts, min(k, len(known) + len(added)))
     rankings = zip(texts, labels_of(predictions, [*known, *added] if added else known), strict=True)
     answers = [{"text": text, "labels": ranked} for text, ranked in rankings]
@@ -75,6 +69,17 @@ def lines(file: Path) -> list[str]:
         return found if found[-1] else found[:-1]
     except UnicodeDecodeError as problem:
         raise XMCBenchError(f"{file}: not UTF-8 (byte {problem.start})") from problem
+
+
+def _trained(run: str, seed: int | None, store: Path, data: Path) -> tuple[Record, Texts, Method]:
+    """The trial, the label texts of its dataset and its model."""
+    from xmcbench.cli.find import find_trial
+    from xmcbench.runs.saved_model import load_saved_model
+    from xmcbench.trial.store import Store
+
+    place = Store(store)
+    record = find_trial(place, run, seed)
+    return record, label_texts(record, data), load_saved_model(place, record)
 
 
 def label_texts(record: Record, data: Path) -> Texts:
@@ -131,16 +136,10 @@ def serve(
     POST a form with `text` to /suggest; the answer has uri, label and score of the best labels, as the backend `http`
     of Annif expects. Scores are passed through the logistic function: between 0 and 1, in the same order.
     """
-    from xmcbench.cli.find import find_trial
-    from xmcbench.runs.saved_model import load_saved_model
     from xmcbench.runs.serving import server, write_project
-    from xmcbench.trial.store import Store
 
-    place = Store(store)
-    record = find_trial(place, run, seed)
-    labels = label_texts(record, data)
+    record, labels, method = _trained(run, seed, store, data)
     names = _uris(uris, record, len(labels))
-    method = load_saved_model(place, record)
     method.predict(["a text"], 1)  # a model that cannot predict says so before it serves
     with server(port, ranking(method, names, labels), k) as served:
         address = "http://{}:{}".format(*served.server_address[:2])

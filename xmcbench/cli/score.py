@@ -44,11 +44,11 @@ def score(
     from xmcbench.trial.store import Store
 
     names = names_in(metrics) or list(DEFAULT_METRICS)
-    if check:
-        if not (repeated := repeated_metrics(names)):
-            text = f"--check: nothing computes {', '.join(names)} a second time"
-            raise XMCBenchError(f"{text}; docs/metrics.md says how to install pyxclib")
-        names += repeated
+    repeated = repeated_metrics(names) if check else []
+    if check and not repeated:
+        text = f"--check: nothing computes {', '.join(names)} a second time"
+        raise XMCBenchError(f"{text}; docs/metrics.md says how to install pyxclib")
+    names += repeated
     evaluators = find_evaluators(names, "--metrics")
     loaded = load(dataset, data_dir=data)
     imported = import_predictions(predictions, loaded, names, evaluators)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from xmcbench.data import Dataset
     from xmcbench.engine.planning.recount import Recount
-    from xmcbench.engine.planning.trials import Planner
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
 
@@ -56,15 +55,14 @@ def submit(
         raise XMCBenchError("submit: --comment needs --check")
     if verify + retrain + check > 1:
         raise XMCBenchError("submit: expected one of --check, --verify and --retrain")
-    checker = _Checker(data)
     if not runs:
-        problems = _check(to, checker, comment, verified, base)
+        problems = _check(to, _Checker(data), comment, verified, base)
     elif verify:
         problems = [line for run in runs for line in _verify(run, to, store, verified)]
     elif retrain:
         problems = [line for run in runs for line in _retrain(run, to, store, data, verified)]
     else:
-        problems = _hand_in(runs, to, store, checker)
+        problems = _hand_in(runs, to, store, _Checker(data))
     for problem in problems:
         echo(problem, err=True)
     raise Exit(1 if problems else 0)
@@ -75,22 +73,14 @@ class _Checker:
 
     def __init__(self, data: Path) -> None:
         from xmcbench.data import load
+        from xmcbench.data.prepared import default_cache_dir
+        from xmcbench.engine.planning.recount import recount
+        from xmcbench.engine.planning.trials import HERE, Planner, machine_called
 
         self.data = data
         self.dataset: Callable[[str], Dataset] = cache(lambda name: load(name, data_dir=data))
-
-    @cached_property
-    def planner(self) -> Planner:
-        from xmcbench.data.prepared import default_cache_dir
-        from xmcbench.engine.planning.trials import HERE, Planner, machine_called
-
-        return Planner(self.data, default_cache_dir(), machine_called(HERE))
-
-    def recount(self, record: Record) -> Recount:
-        """The costs of a trial, counted again."""
-        from xmcbench.engine.planning.recount import recount
-
-        return recount(record, self.planner)
+        planner = Planner(data, default_cache_dir(), machine_called(HERE))
+        self.recount: Callable[[Record], Recount] = lambda record: recount(record, planner)
 
 
 def _verify(run: str, to: Path, place: Path, verified: Path) -> list[str]:
@@ -157,9 +147,9 @@ def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> l
             own = costs.problems
         if own:
             problems += [f"not submitted: {record.key}: {problem}" for problem in own]
-            continue
-        good.append(record)
-        echo(f"{record.key}: {len(record.metrics)} metrics recomputed, costs {costs}")
+        else:
+            good.append(record)
+            echo(f"{record.key}: {len(record.metrics)} metrics recomputed, costs {costs}")
     written = submission.accept(store, good, to) if good else []
     if datasets := known | {record.trial.dataset for record in good}:
         submission.mend_compact(to, datasets)
