@@ -74,8 +74,7 @@ def import_dataset(
     elif test is not None:
         splits = {"train": read_table(path), "test": read_table(test)}
     else:
-        train_rows, test_rows = split_by_hash(read_table(path), test_share)
-        splits = {"train": iter(train_rows), "test": iter(test_rows)}
+        splits = dict(zip(("train", "test"), map(iter, split_by_hash(read_table(path), test_share)), strict=True))
     rows = {split: list(read) for split, read in splits.items()}
     if format in ("table", "hf"):
         every = [*rows["train"], *rows["test"]]

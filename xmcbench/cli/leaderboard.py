@@ -168,12 +168,9 @@ def of_suite(
     from xmcbench.suite.tables import Target
     from xmcbench.trial.method import build_method
 
-    def idle(trial: Trial) -> frozenset[str]:
-        return build_method(trial).config.unused()
-
     outcomes = list(outcomes)
     entries = {variant.label: variant.entry for variant in suite.variants}
-    found = suite_tables.sweep_cells(outcomes, entries, idle)
+    found = suite_tables.sweep_cells(outcomes, entries, lambda trial: build_method(trial).config.unused())
     published = published_rows() if any(shape.beside for shape in suite.tables.values()) else ()
     grids = [suite_tables.cell_table(title, shape, found, published) for title, shape in suite.tables.items()]
     metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
@@ -198,29 +195,21 @@ def show(
     store: StoreDir = Path("results"),
 ) -> None:
     """Show a record and how to reproduce it."""
+    from rich.console import Console
+    from rich.text import Text
+
     from xmcbench.cli.find import find_record
+    from xmcbench.reporting.describe import describe, reproducing_suite
     from xmcbench.trial.store import Store
 
     place = Store(store)
     record = find_record(place, run, seed)
     if format == "json":
-        echo(record.model_dump_json(indent=1))
-    elif format == "suite":
-        from xmcbench.reporting.describe import reproducing_suite
-
-        echo(reproducing_suite(record), nl=False)
-    else:
-        _print(record, place)
-
-
-def _print(record: Record, store: Store) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    from xmcbench.reporting.describe import describe
-
+        return echo(record.model_dump_json(indent=1))
+    if format == "suite":
+        return echo(reproducing_suite(record), nl=False)
     console = Console(highlight=False, soft_wrap=True)
-    for title, rows in describe(record, store.root).items():
+    for title, rows in describe(record, store).items():
         console.print(Text(title, style="bold"))
         width = max(len(name) for name, _ in rows)
         for name, value in rows:
@@ -230,4 +219,4 @@ def _print(record: Record, store: Store) -> None:
         console.print(Text("End of the log", style="bold"))
         console.print(Text(escaped(record.failure.log_tail)))
         console.print()
-    console.print(Text(escaped(f"{store.place(record.key)}: {', '.join(store.files(record.key))}"), style="dim"))
+    console.print(Text(escaped(f"{place.place(record.key)}: {', '.join(place.files(record.key))}"), style="dim"))

@@ -114,13 +114,13 @@ def check(
                 echo(f"skipped  {result.rule.name}: {result.skipped}")
             else:
                 echo(f"ok       {result.rule.name}")
-    if chosen == "method" and (hint := registry().import_remark(registry().method(name).origin.distribution)):
-        echo(hint)
     if chosen == "method":
-        thing = registry().method(name).thing
+        method = registry().method(name)
+        if hint := registry().import_remark(method.origin.distribution):
+            echo(hint)
         echo(
-            f"hint: results are kept under version {thing.info.version} of {name}: raise MethodInfo.version with every "
-            "change of code that moves results; `xmcbench run` says where code changed and version did not"
+            f"hint: results are kept under version {method.thing.info.version} of {name}: raise MethodInfo.version "
+            "with every change of code that moves results; `xmcbench run` says where code changed and version did not"
         )
     kept = "the chosen rules kept" if rules else "all rules kept"
     echo(f"{chosen} {name}: " + (f"{broken} broken rules" if broken else kept))

@@ -67,12 +67,10 @@ def plan(
     echo(render_tables(_tables(plans, seeds, machine) if plans else [], format))
     steps = {(plan.trial.dataset, plan.trial.label): plan.ledger.steps for plan in plans}
     lines = {"follows from data and budget": asked.followed(trials), "note": remarks(trials, extents, steps)}
-    for kind, texts in (*lines.items(), ("not planned", left_out), ("fails", failing)):
+    overlong = [reason for plan in plans if (reason := too_long(plan, asked.timeout))]
+    for kind, texts in (*lines.items(), ("not planned", left_out), ("fails", failing), ("too long", overlong)):
         for text in texts:
             echo(f"{kind}: {text}", err=True)
-    overlong = [reason for plan in plans if (reason := too_long(plan, asked.timeout))]
-    for reason in overlong:
-        echo(f"too long: {reason}", err=True)
     raise Exit(1 if overlong or failing or any(fits(plan, machine) == "no" for plan in plans) else 0)
 
 
@@ -80,9 +78,7 @@ def _plans(trials: Sequence[Trial], plan: Callable[[Trial], TrialPlan]) -> tuple
     """The plans of trials, once for all seeds, why others have none, and why others will fail."""
     from xmcbench.trial.budget import PassTooLargeError
 
-    plans: list[TrialPlan] = []
-    left_out: list[str] = []
-    failing: list[str] = []
+    plans, left_out, failing = [], [], []
     first = {(trial.dataset, trial.label): trial for trial in reversed(trials)}
     for trial in reversed(first.values()):
         try:
@@ -101,21 +97,13 @@ def _tables(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine
 
     several = len({plan.trial.dataset for plan in plans}) > 1
     names = [f"{plan.trial.dataset}/{plan.trial.label}" if several else plan.trial.label for plan in plans]
-    costs = [
-        (
-            name,
-            str(plan.workers),
-            *(
-                format_value(value, "count")
-                for value in (plan.ledger.steps, round(plan.pool), plan.ledger.encoder_tokens, plan.ledger.flops)
-            ),
-            format_value(plan.device_hours, "hours"),
-            format_value(plan.memory.total, "bytes"),
-            format_value(plan.network, "bytes") if plan.workers > 1 else "-",
-            fits(plan, machine),
-        )
-        for name, plan in zip(names, plans, strict=True)
-    ]
+    costs = []
+    for name, plan in zip(names, plans, strict=True):
+        counts = (plan.ledger.steps, round(plan.pool), plan.ledger.encoder_tokens, plan.ledger.flops)
+        sent = format_value(plan.network, "bytes") if plan.workers > 1 else "-"
+        needs = (format_value(plan.device_hours, "hours"), format_value(plan.memory.total, "bytes"), sent)
+        texts = (format_value(count, "count") for count in counts)
+        costs.append((name, str(plan.workers), *texts, *needs, fits(plan, machine)))
     total = sum(plan.device_hours * seeds[plan.trial.dataset, plan.trial.label] for plan in plans)
     notes = [
         f"{machine.name} ({machine.source}), {machine.utilisation:.0%} of its peak assumed; "
@@ -125,15 +113,13 @@ def _tables(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine
     ]
     headings = ("trial", "devices", "steps", "pool", "tokens", "flops", "device hours", "memory", "sent", "fits")
     parts = [plan.memory.parts() for plan in plans]
-    memory = [
-        (name, *(format_value(value, "bytes") for value in own.values()))
-        for name, own in zip(names, parts, strict=True)
-    ]
+    sizes = [[format_value(value, "bytes") for value in own.values()] for own in parts]
+    memory = [(name, *own) for name, own in zip(names, sizes, strict=True)]
     note = (
         "peak: the first five, plus the largest of a step, refresh and search; "
         "of a step a GPU holds embeddings and scores, or backward"
     )
     return [
-        TextTable("plan", headings, tuple(costs), tuple(notes)),
-        TextTable("memory per worker", ("trial", *parts[0]), tuple(memory), (note,)),
+        TextTable("plan", headings, costs, notes),
+        TextTable("memory per worker", ("trial", *parts[0]), memory, (note,)),
     ]

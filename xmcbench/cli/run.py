@@ -26,7 +26,7 @@ from xmcbench.runs.terminal import echo, listing, patience
 if TYPE_CHECKING:
     from xmcbench.runs.executor import Executor
     from xmcbench.runs.plan import PlannedTrial
-    from xmcbench.runs.runner import Runner
+    from xmcbench.runs.runner import Runner, Settings
     from xmcbench.suite.tuning import Tune
     from xmcbench.tracking.tracker import Tracker
     from xmcbench.trial.record import Record
@@ -87,7 +87,7 @@ def run(
     """
     from xmcbench.plugins.registry import registry
     from xmcbench.runs.plan import exit_code
-    from xmcbench.runs.runner import Runner, Settings
+    from xmcbench.runs.runner import Settings
     from xmcbench.suite.resources import Share
 
     settings = Settings(
@@ -107,38 +107,50 @@ def run(
         command=sys.argv,
     )
     trackers = [registry().thing("tracker", name)(store) for name in dict.fromkeys(track or ())]
+    runner, records = _run(settings, dry_run, trackers, note=True)
+    if runner.suite.tables or runner.suite.equal:
+        from xmcbench.cli.leaderboard import of_suite
+
+        echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records], runner.store))
+    raise Exit(exit_code(records))
+
+
+def _run(
+    settings: Settings, dry_run: bool, trackers: Sequence[Tracker] = (), note: bool = False
+) -> tuple[Runner, list[Record]]:
+    """Print the plan of a suite, run it unless this is a dry run, and print the leaderboard.
+
+    With a `note` on changes of the code that are not in git: these trials cannot be submitted.
+    """
+    from xmcbench.runs.runner import Runner
+
     with patience("opening datasets, planning"):
         runner = Runner(settings)
         plan = runner.plan()
         print_plan(runner, plan)
     if dry_run:
-        return
+        raise Exit
     from xmcbench.api import board_of
-    from xmcbench.cli.leaderboard import of_suite
-
-    _note_uncommitted(plan)
-    records = run_all(runner, plan, trackers)
-    with patience("comparing the trials"):
-        board = board_of(records, runner.suite.metrics, runner.store)
-    echo(f"\n{board}")
-    if runner.suite.tables or runner.suite.equal:
-        echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records], runner.store))
-    raise Exit(exit_code(records))
-
-
-def run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tracker]) -> list[Record]:
-    """Tune if the suite asks for it, and run the plan; its records."""
+    from xmcbench.runs.plan import Action
     from xmcbench.runs.progress import display, tracked
     from xmcbench.runs.ray_tune import on_tune
     from xmcbench.runs.tuning import run_plan, run_samples
+    from xmcbench.trial.provenance import uncommitted
 
-    samples = on_tune if runner.settings.executor else run_samples
+    runs = note and any(planned.action in (Action.RUN, Action.RESUME) for planned in plan)
+    if runs and (files := uncommitted()):
+        others = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        echo(f"note: git has uncommitted changes ({files[0]}{others}): these trials cannot be submitted\n", err=True)
     try:
         with display() as shown, tracked(shown, trackers) as events:
-            return run_plan(runner, plan, events, samples)
+            records = run_plan(runner, plan, events, on_tune if settings.executor else run_samples)
     except KeyboardInterrupt:
         echo("interrupted: the next run resumes unfinished trials", err=True)
         raise Exit(INTERRUPTED) from None
+    with patience("comparing the trials"):
+        board = board_of(records, runner.suite.metrics, runner.store)
+    echo(f"\n{board}")
+    return runner, records
 
 
 def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, str | None]) -> Executor | None:
@@ -188,16 +200,6 @@ def print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
         echo(f"note: {note}", err=True)
 
 
-def _note_uncommitted(plan: Sequence[PlannedTrial]) -> None:
-    """Say so before trials run that cannot be submitted later."""
-    from xmcbench.runs.plan import Action
-    from xmcbench.trial.provenance import uncommitted
-
-    if any(planned.action in (Action.RUN, Action.RESUME) for planned in plan) and (files := uncommitted()):
-        others = f" and {len(files) - 1} more" if len(files) > 1 else ""
-        echo(f"note: git has uncommitted changes ({files[0]}{others}): these trials cannot be submitted\n", err=True)
-
-
 METHODS = "popular,tfidf-nn,dexml"
 
 
@@ -223,7 +225,6 @@ def tune(
     Half of the samples' cost goes to the best few: each begins with a ninth of the budget. The test split is used only
     for the trials with the settings that were chosen.
     """
-    from xmcbench.api import board_of
     from xmcbench.data.prepared import load_card
     from xmcbench.runs.plan import exit_code
     from xmcbench.runs.runner import Runner, Settings
@@ -249,13 +250,7 @@ def tune(
         space = {label: method.search_space(method.config) for label, method in built.items()}
         search = {"num_samples": samples, "scheduler": "halving", "space": space}
         _write(said | {"tune": search}, searching)
-        runner = Runner(settings)
-        plan = runner.plan()
-        print_plan(runner, plan)
-    if dry_run:
-        return
-    records = run_all(runner, plan, [])
-    echo(f"\n{board_of(records, runner.suite.metrics, runner.store)}")
+    _, records = _run(settings, dry_run)
     found = {}
     for trial in (record.trial for record in records):
         unused = build_method(trial).config.unused()
