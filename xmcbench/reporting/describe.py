@@ -50,8 +50,7 @@ def describe(record: Record, store: Path | None = None) -> Sections:
 
     With the `store` that holds the record, the last section has the command that runs its trial again.
     """
-    provenance = {name: value for name, value in record.provenance.items() if name != "command"}
-    curve = enumerate(record.curve, start=1)
+    points = [", ".join(f"{name} {value:.6g}" for name, value in point.items()) for point in record.curve]
     metrics = metric_rows(record.metrics, record.intervals, digits=4)
     known = {name: f"{value}  95 %: {interval}" if interval else value for name, value, interval in metrics}
     if record.metrics and record.metric_version != METRIC_VERSION:
@@ -63,11 +62,9 @@ def describe(record: Record, store: Path | None = None) -> Sections:
             "Metrics (per cent)": known,
             "Settings": record.trial.config,
             "Spent": record.spent,
-            "Curve": {
-                str(at): ", ".join(f"{name} {value:.6g}" for name, value in point.items()) for at, point in curve
-            },
+            "Curve": {str(at): text for at, text in enumerate(points, start=1)},
             "How the settings were chosen": record.chosen,
-            "Provenance": provenance,
+            "Provenance": {name: value for name, value in record.provenance.items() if name != "command"},
             "Reproduce": _known(_reproduce(record, store)),
         }
     )
@@ -254,12 +251,11 @@ def model_card(record: Record, repository: str, sentence_transformers: bool) -> 
     `sentence_transformers` says that the library opens the files, and that `labels.json` is among them.
     """
     trial = record.trial
-    tags = ["xmcbench", "extreme-multi-label-classification"]
-    metadata = {
-        "library_name": "sentence-transformers" if sentence_transformers else "xmcbench",
-        "pipeline_tag": "sentence-similarity" if sentence_transformers else "text-classification",
-        "tags": [*tags, "sentence-transformers"] if sentence_transformers else tags,
-    }
+    metadata: dict[str, Any] = {"library_name": "xmcbench", "pipeline_tag": "text-classification"}
+    metadata["tags"] = ["xmcbench", "extreme-multi-label-classification"]
+    if sentence_transformers:
+        metadata |= {"library_name": "sentence-transformers", "pipeline_tag": "sentence-similarity"}
+        metadata["tags"].append("sentence-transformers")
     method, dataset = (printable(name).replace("`", "") for name in (trial.method, trial.dataset))
     origin = escape_markdown(printable(f"{trial.distribution} {trial.version}"))
     sections = for_people(record)
@@ -284,11 +280,10 @@ def model_card(record: Record, repository: str, sentence_transformers: bool) -> 
 
 
 def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]], format: str = "markdown") -> str:
-    return render_tables([TextTable("", headings, tuple(rows))], format)
+    return render_tables([TextTable("", headings, rows)], format)
 
 
 def scores_table(scores: Scores) -> str:
     """A line per metric, in per cent, with its 95 % interval over test queries where it has one."""
-    return _table(
-        ("metric", "value", "95 % interval"), metric_rows(scores.metrics, scores.intervals, digits=4), "table"
-    )
+    rows = metric_rows(scores.metrics, scores.intervals, digits=4)
+    return _table(("metric", "value", "95 % interval"), rows, "table")

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from xmcbench.errors import UnknownNameError
 from xmcbench.files.csv_text import csv_text
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.notes import notes_of, of_claims, of_interval, of_name, of_value
@@ -43,8 +42,6 @@ def render(board: Leaderboard, format: str = "table", width: int | None = None) 
 
     `width` is that of the terminal, to which a table is fitted. Raises `UnknownNameError` for another format.
     """
-    if format not in FORMATS:
-        raise UnknownNameError("format", format, FORMATS)
     if format == "json":
         return _json(board)
     if format == "csv":

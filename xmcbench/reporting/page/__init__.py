@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -225,7 +225,7 @@ def cards(board: Leaderboard) -> list[Card]:
     own = {(_without_track(group.dataset), group.source) for group in board.groups}
     measured = {name for name, source in own if source == "measured"}
     names = sorted({name for name, _ in own})
-    found = [Card(name, dataset_facts(name).made, name not in measured, tuple(_rows(name, board))) for name in names]
+    found = [Card(name, dataset_facts(name).made, name not in measured, _rows(name, board)) for name in names]
     return sorted(found, key=lambda card: (card.folded, card.made, card.name))
 
 
@@ -245,28 +245,24 @@ def _without_track(name: str) -> str:
     return source.name if source else name
 
 
-def _rows(name: str, board: Leaderboard) -> Iterator[tuple[str, str]]:
+def _rows(name: str, board: Leaderboard) -> tuple[tuple[str, str], ...]:
     facts, source = dataset_facts(name), _source(name)
     draft = source and source.draft
     train, test, labels = (
         getattr(facts, size) or getattr(draft, size, None) for size in ("num_train", "num_test", "num_labels")
     )
-    if texts := " and ".join(f"{count:,} {part}" for count, part in ((train, "training"), (test, "test")) if count):
-        yield "queries", texts
-    if labels:
-        yield "labels", f"{labels:,}"
-    if per_text := facts.labels_per_text or (draft and draft.labels_per_query):
-        yield "labels per text", f"{per_text:g}"
-    if facts.texts:
-        yield "texts", facts.texts
-    yield "data", "made by a rule" if facts.made else "real"
-    if test:
-        yield "smallest visible difference", f"{100 * POWER * SPREAD / sqrt(test):.1f} points of P@1, one seed"
+    per_text = facts.labels_per_text or (draft and draft.labels_per_query)
     facts_of = (row.facts for group in board.groups if group.dataset == name for row in group.rows)
     shared = max((own for one in facts_of if isinstance(own := one.get("shared_texts"), int)), default=0)
-    if leakage := facts.leakage or (f"{shared:,} test texts are also in training" if shared else ""):
-        yield "leakage", leakage
-    if draft and draft.licence:
-        yield "licence", draft.licence
-    if draft and draft.source:
-        yield "source", draft.source
+    rows = {
+        "queries": " and ".join(f"{n:,} {part}" for n, part in ((train, "training"), (test, "test")) if n),
+        "labels": labels and f"{labels:,}",
+        "labels per text": per_text and f"{per_text:g}",
+        "texts": facts.texts,
+        "data": "made by a rule" if facts.made else "real",
+        "smallest visible difference": test and f"{100 * POWER * SPREAD / sqrt(test):.1f} points of P@1, one seed",
+        "leakage": facts.leakage or (shared and f"{shared:,} test texts are also in training"),
+        "licence": draft and draft.licence,
+        "source": draft and draft.source,
+    }
+    return tuple((fact, str(text)) for fact, text in rows.items() if text)
