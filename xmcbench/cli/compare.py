@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
@@ -16,10 +15,6 @@ from xmcbench.runs.terminal import echo
 if TYPE_CHECKING:
     import numpy as np
 
-    from xmcbench.data import Dataset
-    from xmcbench.evaluation.comparison import ComparedMetric, Comparison
-    from xmcbench.reporting.text_table import TextTable
-    from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
 
@@ -37,119 +32,50 @@ def compare(
     data: DataDir = Path("data"),
 ) -> None:
     """Compare two trials on one test split: metrics, label bins, queries; or all seeds of two configurations."""
-    from xmcbench.cli.find import find_seeds
+    from xmcbench.cli.find import described, find_seeds
     from xmcbench.data import load
     from xmcbench.evaluation import find_evaluators
     from xmcbench.evaluation.analysis import partitions
     from xmcbench.evaluation.comparison import compare as compared
     from xmcbench.evaluation.comparison import compare_stored
     from xmcbench.evaluation.evaluator import stored_predictions
+    from xmcbench.reporting.analyses import changed_queries, compared_table, comparison_table
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.store import Store
 
     place = Store(store)
     sides = find_seeds(place, first), find_seeds(place, second)
     records = sides[0][0], sides[1][0]
-    names = _names(records, metrics)
+    called = [described(record) for record in records]
+    names = _names(records, called, metrics)
     several, missing = max(map(len, sides)) > 1, ""
     try:
         dataset = None if several else load(records[0].trial.dataset, data)
     except XMCBenchError as problem:
         dataset, missing = None, f"\nno breakdown and no example queries: {problem}"
     if dataset is None:  # the metrics alone, from their stored values on resamples, over all seeds
-        echo(render_tables([_metrics_table(sides, compare_stored(place, *sides, names))], format))
+        echo(render_tables([comparison_table(sides, called, compare_stored(place, *sides, names))], format))
         if missing:
             echo(missing, err=True)
         return
     predictions = stored_predictions(place, records[0], dataset), stored_predictions(place, records[1], dataset)
     comparison = compared(predictions, dataset, names, find_evaluators(names), partitions(dataset), k)
-    breakdowns = [_table(f"P@{k} by {name}", "labels", parts) for name, parts in comparison.breakdowns.items()]
-    echo(render_tables([_metrics_table(sides, comparison.metrics), *breakdowns], format))
+    parts = comparison.breakdowns.items()
+    breakdowns = [compared_table(f"P@{k} by {name}", "labels", part) for name, part in parts]
+    echo(render_tables([comparison_table(sides, called, comparison.metrics), *breakdowns], format))
     if format == "table" and queries:
-        echo("\n" + "\n".join(_queries(comparison, dataset, predictions, queries)))
+        echo("\n" + "\n".join(changed_queries(comparison, dataset, predictions, queries)))
 
 
-def _names(records: tuple[Record, Record], metrics: str | None) -> list[str]:
+def _names(records: tuple[Record, Record], called: Sequence[str], metrics: str | None) -> list[str]:
     """The metrics to compare. Raises XMCBenchError if the trials were scored against different test targets."""
-    from xmcbench.cli.find import described
-
     if records[0].truth_hash != records[1].truth_hash:
-        raise XMCBenchError(
-            f"{described(records[0])} and {described(records[1])} have different test labels: nothing to compare"
-        )
+        raise XMCBenchError(f"{' and '.join(called)} have different test labels: nothing to compare")
     known = [name for name in records[0].metrics if name in records[1].metrics]
     names = names_in(metrics) or known
     if unknown := [name for name in names if name not in known]:
         raise UnknownNameError("metric", unknown[0], known, "in both records")
     return names
-
-
-def _seeds(first: Sequence[Record], second: Sequence[Record]) -> str:
-    """What the intervals are over, in words."""
-    seeds = [[record.trial.seed for record in side] for side in (first, second)]
-    if len(first) == len(second) == 1:
-        return "over test queries, paired; one seed: nothing is known of other training runs"
-    if seeds[0] == seeds[1]:
-        return f"over test queries and {len(first)} seeds, Student's, paired"
-    return f"over test queries, paired, and seeds ({len(first)} and {len(second)}), not paired, Student's"
-
-
-def _metrics_table(sides: tuple[list[Record], list[Record]], compared: Sequence[ComparedMetric]) -> TextTable:
-    from xmcbench.cli.find import described
-
-    first, second = sides[0][0], sides[1][0]
-    notes = (
-        f"1: {described(first)}",
-        f"2: {described(second)}",
-        f"Per cent. Difference: 1 minus 2, with 95 % interval and two-sided p ({_seeds(*sides)}); * the interval "
-        "excludes 0. Sees: the smallest true difference that this comparison would show with 80 % power.",
-    )
-    return _table(f"{first.trial.dataset}: {first.trial.label} and {second.trial.label}", "metric", compared, notes)
-
-
-def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: Sequence[str] = ()) -> TextTable:
-    from xmcbench.reporting.text_table import TextTable, percent_interval
-
-    rows = []
-    for result in compared:
-        difference = result.difference
-        star = "*" if difference.significant else ""
-        values = (f"{100 * result.first:.2f}", f"{100 * result.second:.2f}", f"{100 * difference.value:+.2f}{star}")
-        interval = percent_interval(difference.interval, "+")
-        rows.append((result.name, *values, interval, f"{difference.p:.3f}", f"{100 * difference.detectable():.2f}"))
-    return TextTable(title, (kind, "1", "2", "difference", "95 %", "p", "sees"), rows, notes)
-
-
-def _queries(
-    comparison: Comparison, dataset: Dataset, predictions: tuple[Predictions, Predictions], count: int
-) -> Iterator[str]:
-    """The number of queries that change, and the texts and labels of those that change most."""
-    change = comparison.change
-    better, worse = int((change > 0).sum()), int((change < 0).sum())
-    yield (
-        f"{len(change):,} test queries, hits among the first {comparison.k}: 1 has more for {better:,}, "
-        f"2 for {worse:,}, equal for {len(change) - better - worse:,}."
-    )
-    gained, lost = comparison.most_changed(count)
-    for query in (*gained, *lost):
-        true = dataset.test.targets[[query]].indices.tolist()
-        yield f"\nquery {query}: {_line(dataset.test.texts[query])}"
-        yield f"  true: {_labels(dataset, true, set())}"
-        for number, (own, hits) in enumerate(zip(predictions, comparison.hits, strict=True), start=1):
-            best = [label for label in own.indices[query, : comparison.k].tolist() if label >= 0]
-            yield f"  {number} ({int(hits[query])}): {_labels(dataset, best, set(true))}"
-
-
-def _labels(dataset: Dataset, labels: Sequence[int], true: set[int]) -> str:
-    """Label texts; true labels are marked with +."""
-    marked = ("+" * (label in true) + _line(dataset.label_texts[label], 40) for label in labels)
-    return "; ".join(marked) or "none"
-
-
-def _line(text: str, width: int = 160) -> str:
-    from xmcbench.reporting.text_table import printable
-
-    return printable(shorten(text, width, placeholder="…"))
 
 
 def analyse(

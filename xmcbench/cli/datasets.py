@@ -299,8 +299,7 @@ def show(
     echo(listing(rows, [dataset.card.name, ""]))
     for query in range(min(samples, dataset.card.num_train)):
         echo(f"\ntraining query {query}: {_short(dataset.train.texts[query])}")
-        targets = dataset.train.targets
-        labels = targets.indices[targets.indptr[query] : targets.indptr[query + 1]]
+        labels = dataset.train.targets[[query]].indices
         for label in labels[:SHOWN_LABELS]:
             echo(f"  label {label}: {_short(dataset.label_texts[int(label)])}")
         if len(labels) > SHOWN_LABELS:

@@ -195,9 +195,6 @@ def show(
     store: StoreDir = Path("results"),
 ) -> None:
     """Show a record and how to reproduce it."""
-    from rich.console import Console
-    from rich.text import Text
-
     from xmcbench.cli.find import find_record
     from xmcbench.reporting.describe import describe, reproducing_suite
     from xmcbench.trial.store import Store
@@ -208,6 +205,9 @@ def show(
         return echo(record.model_dump_json(indent=1))
     if format == "suite":
         return echo(reproducing_suite(record), nl=False)
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(highlight=False, soft_wrap=True)
     for title, rows in describe(record, store).items():
         console.print(Text(title, style="bold"))

@@ -93,8 +93,8 @@ const isMeasured = (setting) => setting.group.source !== "published";
 function variantRows(line, columns) {
   const names = new Map();
   columns.forEach((column, at) => (line.variants[at] ?? []).forEach((row) => {
-    const { called, method, variant, kind } = column.setting.group.rows[row];
-    const name = [called || (variant ? `${method} (${variant})` : method), kind].filter(Boolean).join(", ");
+    const variant = column.setting.group.rows[row];
+    const name = [calledOf(variant), variant.kind].filter(Boolean).join(", ");
     names.set(name, [...(names.get(name) ?? []), [at, row]]);
   }));
   return [...names].map(([name, cells]) => element("tr", { class: "variant" }, element("th", { scope: "row", class: "method text" }, name),
