@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -68,22 +69,15 @@ def _options(
     pass
 
 
-def _check_unicode(arguments: list[str]) -> None:
-    """Raise XMCBenchError for an argument that is no text: neither a record nor a suite could hold it, or its path."""
-    for argument in arguments:
-        try:
-            argument.encode()
-        except UnicodeEncodeError:
-            raise XMCBenchError(f"argument {argument!r}: found bytes that are not UTF-8, expected text") from None
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. An error that a user can cause is printed on one line, never as a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapingFormatter())
     try:
-        _check_unicode(arguments)
+        for argument in arguments:
+            if re.search("[\ud800-\udfff]", argument):  # neither a record nor a suite could hold it, or its path
+                raise XMCBenchError(f"argument {argument!r}: found bytes that are not UTF-8, expected text")
         app(args=arguments)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe, as `head` does
