@@ -302,7 +302,7 @@ def _stem(text: str) -> str:
 def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
     """Quality against cost (PRIME, Figure 1), with the Pareto front as steps; published rows are hollow."""
     least = max(costs(row)[cost] for row in rows) / SPAN
-    found = {_point(row, max(least, costs(row)[cost]), metric) for row in rows}  # papers repeat rows
+    found = dict.fromkeys(_point(row, max(least, costs(row)[cost]), metric) for row in rows)  # papers repeat rows
     points = sorted(found, key=lambda point: (-point.y, point.name, point.x))
     front = _front(points)
     named = list({point.name: point for point in reversed(points)}.values())[::-1][:MAX_CURVES]
