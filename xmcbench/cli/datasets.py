@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace as changed
 from pathlib import Path
@@ -122,8 +123,6 @@ def remove_dataset(
     data: DataDir = Path("data"),
 ) -> None:
     """Delete the folder of a dataset, and its prepared copies."""
-    import shutil
-
     from xmcbench.data.importing.write import check_name, check_removable, remove
     from xmcbench.data.prepared import prepared_copies
 

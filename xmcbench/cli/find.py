@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 from xmcbench.errors import XMCBenchError, suggest
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import budget_text
@@ -41,6 +43,30 @@ def find_trials(store: Store, name: str, seed: int | None = None) -> list[Record
 def find_record(store: Store, name: str, seed: int | None = None) -> Record:
     """The trial that `name` and `seed` mean, with any status. Both are as in `find_trial`."""
     return _only(_candidates(store, name, seed), name)
+
+
+def find_scored(store: Store, patterns: list[str]) -> list[Record]:
+    """The scored records whose key or label matches a pattern. Raises XMCBenchError if a pattern matches none."""
+    scored = [record for record in store.records() if record.status in SCORED or unscored(store, record)]
+    if not scored:
+        raise XMCBenchError(f"{store.root}: no records with predictions; `xmcbench run SUITE` creates them")
+    matched: dict[str, Record] = {}
+    for pattern in patterns:
+        # Labels of a sweep contain brackets, which a glob would read as a set of characters.
+        matches = [r for r in scored if pattern in (r.key, r.trial.label)] or [
+            r for r in scored if fnmatchcase(r.key, pattern) or fnmatchcase(r.trial.label, pattern)
+        ]
+        if not matches:
+            near = suggest(pattern, (record.trial.label for record in scored))
+            raise XMCBenchError(f"{store.root}: no scored record has a key or label that matches {pattern!r}{near}")
+        matched |= {record.key: record for record in matches}
+    return list(matched.values())
+
+
+def unscored(store: Store, record: Record) -> bool:
+    """Whether a trial has predictions and failed only when they were scored."""
+    failed = record.failure is not None and record.failure.stage == "score"
+    return failed and store.has_predictions(record.key)
 
 
 def described(record: Record) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,6 @@ from xmcbench.runs.terminal import echo
 if TYPE_CHECKING:
     from xmcbench.engine.planning.trials import Machine, TrialPlan
     from xmcbench.reporting.text_table import TextTable
-    from xmcbench.trial.trial import Trial
 
 
 def plan(
@@ -55,6 +54,7 @@ def plan(
     from xmcbench.runs.plan import remarks, select
     from xmcbench.suite.resources import Share
     from xmcbench.suite.suite import load_suite
+    from xmcbench.trial.budget import PassTooLargeError
 
     machine = replace(machine_called(accelerator), utilisation=utilisation)
     asked = load_suite(suite, data, sets or (), datasets or (), encoder, on_disk=False)
@@ -63,7 +63,15 @@ def plan(
     extents = {name: extent(name, data, default_cache_dir()) for name in asked.datasets}
     trials = select(asked.trials(dict.fromkeys(asked.datasets, ""), extents), only or ())
     seeds = Counter((trial.dataset, trial.label) for trial in trials)
-    plans, left_out, failing = _plans(trials, lambda trial: planner.plan(trial, asked.needs(trial, share).workers))
+    plans, left_out, failing = [], [], []
+    first = {(trial.dataset, trial.label): trial for trial in reversed(trials)}  # once for all seeds
+    for trial in reversed(first.values()):
+        try:
+            plans.append(planner.plan(trial, asked.needs(trial, share).workers))
+        except PassTooLargeError as problem:
+            failing.append(f"{trial.dataset}/{trial.label}: before the first step {problem}")
+        except XMCBenchError as problem:
+            left_out.append(f"{trial.dataset}/{trial.label}: {problem}")
     echo(render_tables(_tables(plans, seeds, machine) if plans else [], format))
     steps = {(plan.trial.dataset, plan.trial.label): plan.ledger.steps for plan in plans}
     lines = {"follows from data and budget": asked.followed(trials), "note": remarks(trials, extents, steps)}
@@ -72,22 +80,6 @@ def plan(
         for text in texts:
             echo(f"{kind}: {text}", err=True)
     raise Exit(1 if overlong or failing or any(fits(plan, machine) == "no" for plan in plans) else 0)
-
-
-def _plans(trials: Sequence[Trial], plan: Callable[[Trial], TrialPlan]) -> tuple[list[TrialPlan], list[str], list[str]]:
-    """The plans of trials, once for all seeds, why others have none, and why others will fail."""
-    from xmcbench.trial.budget import PassTooLargeError
-
-    plans, left_out, failing = [], [], []
-    first = {(trial.dataset, trial.label): trial for trial in reversed(trials)}
-    for trial in reversed(first.values()):
-        try:
-            plans.append(plan(trial))
-        except PassTooLargeError as problem:
-            failing.append(f"{trial.dataset}/{trial.label}: before the first step {problem}")
-        except XMCBenchError as problem:
-            left_out.append(f"{trial.dataset}/{trial.label}: {problem}")
-    return plans, left_out, failing
 
 
 def _tables(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> list[TextTable]:

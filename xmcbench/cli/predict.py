@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote
 
 from typer import Argument, Option, Typer
 
@@ -173,8 +174,6 @@ def ranking(method: Method, uris: Sequence[str], labels: Texts) -> Rank:
 
 def _uris(file: Path | None, record: Record, num_labels: int) -> list[str]:
     """The URI of each label; without a file, names that tell the dataset and the id."""
-    from urllib.parse import quote
-
     if file is None:
         return [f"urn:xmcbench:{quote(record.trial.dataset)}:{label}" for label in range(num_labels)]
     found = [line.strip() for line in lines(file)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Argument, Option
 
 from xmcbench.cli.options import DataDir, Seed, StoreDir, dataset_names, names_in, trial_names
-from xmcbench.errors import XMCBenchError, suggest
+from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
@@ -124,14 +125,13 @@ def rescore(
     data: DataDir = Path("data"),
 ) -> None:
     """Recompute metrics from stored predictions. Trains nothing."""
-    from functools import cache
-
+    from xmcbench.cli.find import find_scored
     from xmcbench.data import load
     from xmcbench.evaluation import find_evaluators
     from xmcbench.trial.store import Store
 
     place = Store(store)
-    chosen = _chosen(place, trials or ["*"])
+    chosen = find_scored(place, trials or ["*"])
     added = names_in(metrics)
     find_evaluators(added, "--metrics")  # a misspelt metric is an error before any record changes
     dataset = cache(lambda name: load(name, data_dir=data))
@@ -150,36 +150,9 @@ def rescore(
         raise XMCBenchError(f"not rescored: {refused[0]}{others}")
 
 
-def _chosen(store: Store, patterns: list[str]) -> list[Record]:
-    """The scored records whose key or label matches a pattern. Raises XMCBenchError if a pattern matches none."""
-    from fnmatch import fnmatchcase
-
-    from xmcbench.trial.record import SCORED
-
-    scored = [record for record in store.records() if record.status in SCORED or _unscored(store, record)]
-    if not scored:
-        raise XMCBenchError(f"{store.root}: no records with predictions; `xmcbench run SUITE` creates them")
-    matched: dict[str, Record] = {}
-    for pattern in patterns:
-        # Labels of a sweep contain brackets, which a glob would read as a set of characters.
-        matches = [r for r in scored if pattern in (r.key, r.trial.label)] or [
-            r for r in scored if fnmatchcase(r.key, pattern) or fnmatchcase(r.trial.label, pattern)
-        ]
-        if not matches:
-            near = suggest(pattern, (record.trial.label for record in scored))
-            raise XMCBenchError(f"{store.root}: no scored record has a key or label that matches {pattern!r}{near}")
-        matched |= {record.key: record for record in matches}
-    return list(matched.values())
-
-
-def _unscored(store: Store, record: Record) -> bool:
-    """Whether a trial has predictions and failed only when they were scored."""
-    failed = record.failure is not None and record.failure.stage == "score"
-    return failed and store.has_predictions(record.key)
-
-
 def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
     """The record with its metrics recomputed, and those in `added`."""
+    from xmcbench.cli.find import unscored
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators, truth_hash
     from xmcbench.evaluation.evaluator import score_predictions, stored_predictions
     from xmcbench.trial.budget import allowed
@@ -196,7 +169,7 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
         "intervals": scores.intervals,
         "metric_version": METRIC_VERSION,
     }
-    if _unscored(store, record):
+    if unscored(store, record):
         limits = record.trial.budget.spending().items()
         over = any(record.spent.get(name, 0) > allowed(name, limit, record.spent) for name, limit in limits)
         rescored |= {"failure": None, "status": Status.OVER_BUDGET if over else Status.OK}
