@@ -12,7 +12,7 @@ from textwrap import shorten
 from typing import Any
 
 import numpy as np
-from pydantic_core import to_jsonable_python
+from pydantic import ConfigDict, TypeAdapter
 
 from xmcbench.data import Dataset
 from xmcbench.errors import XMCBenchError
@@ -131,7 +131,8 @@ def _signed(value: float) -> str:
 
 def write_analyses(analyses: Mapping[str, Analysis], out: Path) -> Path:
     """Write everything in the analyses to `analysis.json` in the folder `out`, as fractions at full precision."""
-    content = to_jsonable_python(dict(analyses), inf_nan_mode="null", fallback=lambda array: array.tolist())
+    plain = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="null"))
+    content = plain.dump_python(dict(analyses), mode="json", fallback=lambda array: array.tolist())
     with atomic_write(out / "analysis.json") as file:
         file.write((json.dumps(content, indent=1) + "\n").encode())
     return out / "analysis.json"
