@@ -16,13 +16,13 @@ from peers import Places, Result
 from report import in_turns, seconds_of
 
 from xmcbench.data import load
-from xmcbench.evaluation import check_predictions
-from xmcbench.evaluation.evaluator import DEFAULT_METRICS, EVALUATORS, score, score_predictions
+from xmcbench.evaluation import check_predictions, find_evaluators
+from xmcbench.evaluation.evaluator import DEFAULT_METRICS, score, score_predictions
 from xmcbench.evaluation.metrics import find_hits, inverse_propensity
 from xmcbench.trial.predictions import Predictions
 
 FIVE = [f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in range(1, 6)]
-BY_NAME = {evaluator.name: evaluator for evaluator in EVALUATORS}
+BY_NAME = find_evaluators(DEFAULT_METRICS)
 REPEATS = 3
 
 
