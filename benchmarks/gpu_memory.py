@@ -30,12 +30,12 @@ from xmcbench.data import DatasetCard
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.charging import Charging
 from xmcbench.engine.dual_encoder import add_modules
+from xmcbench.engine.embedding_method import Training
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.planning.dry_run import DryRun, dry_run
 from xmcbench.engine.planning.memory import Memory, costs, memory
 from xmcbench.engine.planning.probe import Workload, observe
 from xmcbench.engine.tables.label_table import LabelTable
-from xmcbench.engine.training.steps import TrainingSteps
 from xmcbench.engine.workers import ALONE
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.budget import Budget, Ledger
@@ -153,21 +153,21 @@ def assembled(method: Any, work: Workload, shapes: Shapes, root: Path) -> None:
 
 def pretended_step(method: Any, dry: DryRun, work: Workload, shapes: Shapes) -> Peak:
     """The peak of a step on the largest batch, with the moments that the steps before it have left."""
-    steps, found = TrainingSteps(method, work.train), Peak()
+    training, found = Training(method, work.train), Peak()
     for tensor in (*method.encoder.state_dict().values(), *method.modules.state_dict().values()):
         found.add(tensor)
     shapes.cpu_is_real = True
     with shapes, found:
-        for parameter in steps.optimizers.parameters:
+        for parameter in training.update.parameters:
             parameter.grad = torch.zeros_like(parameter)
-        steps.optimizers.apply(1.0, norm=1.0)
+        training.update.apply(1.0, norm=1.0)
         method.encoder.train()
         method.modules.train()
-        embedded = steps.embedder.embed(dry.largest, 0)
+        embedded = training.embedder.embed(dry.largest, 0)
         method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share).backward()
         embedded.backward()
-        steps.optimizers.gradient_norm()
-        steps.optimizers.apply(1.0, norm=1.0)
+        training.update.gradient_norm()
+        training.update.apply(1.0, norm=1.0)
         with torch.no_grad():
             method.after_step(embedded.share, embedded.queries_BD.detach(), embedded.labels_SD.detach())
     return found

@@ -34,7 +34,6 @@ from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.static import StaticEncoder
 from xmcbench.engine.encoders.transformer import TransformerEncoder, attention
 from xmcbench.engine.losses import Positives, softmax
-from xmcbench.engine.tables.touched_rows import TouchedRows
 from xmcbench.engine.training.gradient_cache import GradientCache, TextRows
 from xmcbench.engine.training.update import Update
 from xmcbench.engine.workers import ALONE
@@ -83,9 +82,8 @@ def engine(encoder: Encoder, work: Workload, rate: float) -> Callable[[Batch, Po
     device = default_device()
     limits = {"micro_batch_tokens": DualEncoder.Config().micro_batch_on(device.type), "activation_bytes": 4 * 2**30}
     cache = GradientCache(encoder.train(), device=device, autocast=nullcontext, **limits)
-    words = (module for module in encoder.modules() if isinstance(module, TouchedRows))
     groups = [{"params": list(encoder.parameters()), "lr": rate, "weight_decay": DECAY}]
-    update = Update(groups, {}, ALONE, None, words)
+    update = Update(groups, {}, ALONE, None, encoder.modules())
 
     def step(batch: Batch, positives: Positives) -> float:
         texts = [TextRows(work.queries, batch[0], "query"), TextRows(work.labels, batch[1], "label")]

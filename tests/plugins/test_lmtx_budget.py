@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from xmcbench.engine.training import steps
+from xmcbench.engine import embedding_method
 from xmcbench.errors import XMCBenchError
 from xmcbench.teachers import NO, UNPARSED
 from xmcbench.trial.run import HeldOut
@@ -99,13 +99,13 @@ def test_a_budget_ends_the_cycles_within_a_step(limit: str, trials: Trials, monk
 def test_a_shorter_budget_is_a_shorter_schedule(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """The learning rate of each cycle rises and falls, in the last one within what is left."""
     factors: list[float] = []
-    warmup = steps.warmup_linear
+    warmup = embedding_method.warmup_linear
 
     def spy(fraction: float, share: float) -> float:
         factors.append(fraction)
         return warmup(fraction, share)
 
-    monkeypatch.setattr(steps, "warmup_linear", spy)
+    monkeypatch.setattr(embedding_method, "warmup_linear", spy)
     monkeypatch.setattr(Cycles, "improving", property(lambda _: True))
     trials.says = yes_to_all
     trials.fitted({"steps": 5}, cycles=9)  # an epoch is 3 steps

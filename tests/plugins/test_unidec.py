@@ -18,7 +18,7 @@ from toy import LABELS, QUERIES, make_run
 
 from xmcbench import sampling, tables
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.dual_encoder import plain_embeddings
+from xmcbench.engine.dual_encoder import all_embeddings
 from xmcbench_unidec import UniDEC
 
 H, D = 32, 16  # of the small encoder, and here
@@ -268,7 +268,7 @@ def test_rows_may_start_from_label_texts(data: TrainingData, small_encoder: str,
     method.prepare(data, run)
     labels = method.labels
     with torch.no_grad():
-        method.begin(plain_embeddings(method))
+        method.begin(all_embeddings(method))
         method.modules.eval()
         wanted = normalize(method.modules["clf"](method.embed(labels)), dim=1)
     torch.testing.assert_close(method.tables()["classifier"].weight, wanted)

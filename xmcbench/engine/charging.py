@@ -17,7 +17,7 @@ from torch import Tensor
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Require
-from xmcbench.engine.workers import ALONE, Workers, from_worker_0
+from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.trial.budget import Budget, Ledger, PassTooLargeError
 
 Cost = dict[str, int]  # by the name of a count of the ledger, over all workers
@@ -88,7 +88,7 @@ class Charging:
         ledger, seconds = self.ledger, self.ledger.stage_seconds
         encoder_flops = sum(self.encoder_flops(each_N) for each_N in lengths_N)
         taken = seconds.get("train", 0.0) + seconds.get("mine", 0.0)
-        per_operation = from_worker_0(taken, self.workers) / max(1, ledger.encoder_flops)
+        per_operation = self.workers.of_worker_0(taken) / max(1, ledger.encoder_flops)
         costs = {
             "encoder_tokens": float(sum(int(each_N.sum()) for each_N in lengths_N)),
             "flops": float(encoder_flops + scoring_flops),

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from xmcbench.engine.tables.label_table import LabelTable
     from xmcbench.engine.workers import Workers
 
+    Vectors = Callable[[Tensor, np.ndarray], Tensor]  # [N, D] of the embeddings and the ids of texts
+
 BLOCK = 2**18  # rows of which modules compute vectors at a time
 QUIET_SECONDS = 2.0  # a pass over texts reports its progress from then on
 VECTORS = "vectors.safetensors"  # in a model's directory: the index and the method's own modules
@@ -223,28 +225,26 @@ class DualEncoder(Method):
             progress=progress,
         )
 
-    def embed_queries(self, tokens: Tokens, vectors: Callable[[Tensor], Tensor]) -> Tensor:
-        """[N, D] what `vectors` computes from the embeddings of N texts, on every worker."""
-        workers = self.shard.workers
-        places = [np.arange(rank, len(tokens), workers.size) for rank in range(workers.size)]
-        with self.inference():
-            own_N = places[workers.rank]
-            mine = vectors_in_blocks(self.embed(tokens.take(own_N)), own_N, lambda rows_ND, _: vectors(rows_ND))
-            return _in_order(workers.gather(mine), np.concatenate(places))
+    def embed_for_all(
+        self, tokens: Tokens, vectors: Vectors, shard: Shard | None = None, *, encode: bool = True
+    ) -> Tensor:
+        """[N, D] what `vectors` computes from embeddings and ids of N queries, or of the labels of `shard`.
 
-    def embed_labels(self, tokens: Tokens, vectors: Callable[[Tensor, np.ndarray], Tensor], *, encode: bool) -> Tensor:
-        """[L, D] what `vectors` computes from the embeddings and the ids of labels, on every worker.
-
-        Without `encode` the embeddings of S labels are [S, 0]. Each worker computes the vectors of the labels it holds.
+        Every worker embeds its part and gets all. Without `encode` the embeddings of S texts are [S, 0].
         """
         import torch
 
-        label_ids = self.shard.label_ids
+        from xmcbench.engine.sampling.sharding import Shard
+
+        stage, workers = "embed labels" if shard else "embed queries", self.shard.workers
+        shard = shard or Shard(len(tokens), workers)
         with self.inference():
-            empty_S0 = torch.empty(len(label_ids), 0, device=default_device())
-            embeddings_SD = self.embed(tokens.take(label_ids), "embed labels") if encode else empty_S0
-            mine = vectors_in_blocks(embeddings_SD, label_ids, vectors)
-            return _in_order(self.shard.workers.gather(mine), self.shard.everyone())
+            empty_S0 = torch.empty(len(shard.label_ids), 0, device=default_device())
+            embeddings_SD = self.embed(tokens.take(shard.label_ids), stage) if encode else empty_S0
+            rows_ND = workers.gather(vectors_in_blocks(embeddings_SD, shard.label_ids, vectors))
+            if workers.size == 1:
+                return rows_ND
+            return rows_ND[torch.from_numpy(np.argsort(shard.everyone())).to(rows_ND.device)]
 
     @contextmanager
     def inference(self) -> Iterator[None]:
@@ -307,15 +307,19 @@ class DualEncoder(Method):
         # Label groups may depend on embeddings, which all workers compute together: so a plain sharding comes first.
         self.modules, self.shard = nn.Module(), Shard(train.num_labels, workers)
         torch.manual_seed(seed)
-        add_modules(self, train, workers, _label_groups(self, train, plain_embeddings(self)), seed)
+        add_modules(self, train, workers, _label_groups(self, train, all_embeddings(self)), seed)
 
     def all_query_vectors(self, tokens: Tokens) -> Tensor:
         """[N, D] the vectors that these queries are scored with, on every worker; each embeds its share."""
-        return self.embed_queries(tokens, self.query_vectors)
+        return self.embed_for_all(tokens, lambda rows_ND, _: self.query_vectors(rows_ND))
 
     def all_label_vectors(self, tokens: Tokens) -> Tensor:
         """[L, D] the vectors that all labels are scored with, on every worker; each embeds the labels it holds."""
-        return self.embed_labels(tokens, self.label_vectors, encode=self.encodes_labels)
+        return self.embed_for_all(tokens, self.label_vectors, self.shard, encode=self.encodes_labels)
+
+    def index(self, labels: Tokens) -> None:
+        """Compute what `predict` searches, with the current weights. `labels` are those that are trained on."""
+        self.index_LD = self.all_label_vectors(labels)
 
     def embed_texts(self, texts: Texts) -> Tensor:
         """[N, D] the encoder's embeddings of queries that the method has not seen, as `predict` is given them."""
@@ -366,15 +370,14 @@ class DualEncoder(Method):
 
     def load(self, directory: Path) -> None:
         from safetensors import safe_open
-        from safetensors.torch import load_file
 
         from xmcbench.engine.encoders.build import load_encoder
 
         device = default_device()
         self.encoder = load_encoder(self.config.encoder, directory).to(device)
-        tensors = {name: tensor.to(device) for name, tensor in load_file(directory / VECTORS).items()}
         with safe_open(directory / VECTORS, framework="pt") as file:
-            lengths = file.metadata()
+            lengths, names = file.metadata(), file.keys()
+            tensors = {name: file.get_tensor(name).to(device) for name in names}
         self.query_length, self.label_length = int(lengths["query_length"]), int(lengths.get("label_length", 0))
         self.index_LD = tensors.pop("index")
         self.modules = self.load_modules({name.removeprefix("modules."): tensor for name, tensor in tensors.items()})
@@ -395,18 +398,25 @@ def add_modules(
     (method.table_values,) = workers.totals(own_values)
 
 
-def all_embeddings(
-    method: DualEncoder,
-    query_vectors: Callable[[Tensor], Tensor],
-    label_vectors: Callable[[Tensor, np.ndarray], Tensor],
-    *,
-    encode: bool,
-) -> Embeddings:
-    """These vectors of all training queries and labels, charged when asked for; `encode` as for `embed_labels`."""
+def all_embeddings(method: DualEncoder, *, mining: bool = False) -> Embeddings:
+    """The encoder's own embeddings of all training queries and labels, also of labels that training does not encode.
+
+    With `mining` the vectors that samplers search instead. They are charged when asked for.
+    """
     from xmcbench.engine.sampling.embeddings import Embeddings
 
     queries, labels, charging = method.queries, method.labels, method.charging
+    encode = method.encodes_labels or not mining
     label_lengths_L = labels.lengths if encode else labels.lengths[:0]
+
+    def query_vectors(rows_ND: Tensor, _: np.ndarray) -> Tensor:
+        return method.mining_query_vectors(rows_ND) if mining else rows_ND
+
+    def label_vectors(rows_SD: Tensor, ids_S: np.ndarray) -> Tensor:
+        return method.mining_label_vectors(rows_SD, ids_S) if mining else rows_SD
+
+    def embed_labels() -> Tensor:
+        return method.embed_for_all(labels, label_vectors, method.shard, encode=encode)
 
     @contextmanager
     def stage(name: str) -> Iterator[None]:
@@ -415,8 +425,8 @@ def all_embeddings(
             yield
 
     return Embeddings(
-        charging.on_demand(lambda: method.embed_queries(queries, query_vectors), queries.lengths),
-        charging.on_demand(lambda: method.embed_labels(labels, label_vectors, encode=encode), label_lengths_L),
+        charging.on_demand(lambda: method.embed_for_all(queries, query_vectors), queries.lengths),
+        charging.on_demand(embed_labels, label_lengths_L),
         workers=method.shard.workers,
         stage=stage,
         require=charging.requirement(queries.lengths, label_lengths_L),
@@ -425,14 +435,9 @@ def all_embeddings(
     )
 
 
-def plain_embeddings(method: DualEncoder) -> Embeddings:
-    """The encoder's own embeddings of all training queries and labels, also of labels that training does not encode."""
-    return all_embeddings(method, lambda rows_ND: rows_ND, lambda rows_SD, _: rows_SD, encode=True)
-
-
 def _tokenised(run: Run, kind: str, texts: Texts) -> Callable[[int], object]:
     """A callback that reports how many of `texts`, which are `kind`, are tokenised: of a subset all texts are."""
-    total = len(texts.whole) if isinstance(texts, TextSubset) else len(texts)
+    total = len(texts.whole if isinstance(texts, TextSubset) else texts)
     return lambda done: run.report(Progress(f"tokenise {kind}", done / total))
 
 
@@ -471,9 +476,7 @@ def _label_groups(method: DualEncoder, train: TrainingData, embeddings: Embeddin
     return agreed_L
 
 
-def vectors_in_blocks(
-    embeddings_NH: Tensor, ids_N: np.ndarray, vectors: Callable[[Tensor, np.ndarray], Tensor]
-) -> Tensor:
+def vectors_in_blocks(embeddings_NH: Tensor, ids_N: np.ndarray, vectors: Vectors) -> Tensor:
     """[N, D] what `vectors` computes from embeddings and ids, `BLOCK` rows at a time to save memory."""
     block = embeddings_NH[:BLOCK]
     first = vectors(block, ids_N[:BLOCK])
@@ -487,12 +490,3 @@ def vectors_in_blocks(
         rows = slice(start, start + BLOCK)
         computed_ND[rows] = vectors(embeddings_NH[rows], ids_N[rows])
     return computed_ND
-
-
-def _in_order(rows: Tensor, places: np.ndarray) -> Tensor:
-    """Rows in the order of the places they belong to, where row i belongs to `places[i]`."""
-    import torch
-
-    if len(places) < 2 or bool((np.diff(places) > 0).all()):
-        return rows
-    return rows[torch.from_numpy(np.argsort(places)).to(rows.device)]

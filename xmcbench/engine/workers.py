@@ -74,6 +74,10 @@ class Workers:
             return value
         return float(self.max(torch.tensor(value, dtype=torch.float64, device=default_device())))
 
+    def of_worker_0(self, value: float) -> float:
+        """Worker 0's number, on every worker: all must stop and write checkpoints in the same step."""
+        return self.largest(value if self.rank == 0 else -math.inf)
+
     def barrier(self) -> None:
         """Return when every worker has called this."""
         if self.size > 1:
@@ -159,8 +163,3 @@ def _all_reduced(tensor: Tensor) -> Tensor:
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(result)
     return result
-
-
-def from_worker_0(value: float, workers: Workers) -> float:
-    """Worker 0's value, on every worker: all must stop and write checkpoints in the same step."""
-    return workers.largest(value if workers.rank == 0 else -math.inf)

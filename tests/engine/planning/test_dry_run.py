@@ -16,7 +16,7 @@ from engine.training.method import Toy
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.charging import Charging
-from xmcbench.engine.dual_encoder import plain_embeddings
+from xmcbench.engine.dual_encoder import all_embeddings
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.build import build_encoder
 from xmcbench.engine.encoders.settings import EncoderConfig
@@ -102,7 +102,7 @@ def test_a_method_says_which_texts_it_embeds_before_the_first_step(
     monkeypatch.setattr(Charging, "on_demand", watched)
     method.prepare(data, run)
     with torch.no_grad():
-        method.begin(plain_embeddings(method))
+        method.begin(all_embeddings(method))
     numbers = {"queries": len(data.texts), "labels": data.num_labels}
     assert sorted(asked) == sorted(numbers[texts] for texts in method.first_passes)
 

@@ -14,7 +14,7 @@ from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training import training
-from xmcbench.engine.training.training import BestWeights, Checkpoints
+from xmcbench.engine.training.training import Checkpoints
 from xmcbench.engine.workers import ALONE
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, Run
@@ -187,7 +187,7 @@ def test_writing_checkpoints_takes_a_twentieth_of_the_time(
 ) -> None:
     clock, written = [0.0], []
 
-    def write(_: Checkpoints) -> None:
+    def write(*_: object) -> None:
         clock[0] += writing
         written.append(clock[0])
 
@@ -195,12 +195,12 @@ def test_writing_checkpoints_takes_a_twentieth_of_the_time(
     monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(Checkpoints, "_write", write)
     run = make_run(tmp_path, {"steps": 1})
-    steps: Any = SimpleNamespace(method=SimpleNamespace(run=run), workers=ALONE)
-    checkpoints = Checkpoints(steps, BestWeights(steps.method, steps))
+    method: Any = SimpleNamespace(run=run, shard=SimpleNamespace(workers=ALONE))
+    checkpoints = Checkpoints(method, method, method)
     for _ in range(2000):
         clock[0] += 1
         run.ledger.steps += 1
-        checkpoints.save_if_due()
+        checkpoints.save_if_due(0, 0, evaluated=False)
     first, second, third = written[:3]
     assert first == pytest.approx(60 + writing, abs=1)
     assert second - first == pytest.approx(between + writing, abs=1)

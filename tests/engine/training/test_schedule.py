@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xmcbench.engine.training.steps import warmup_linear
+from xmcbench.engine.embedding_method import warmup_linear
 
 
 @given(fraction=st.floats(0, 3), warmup=st.floats(0, 0.99))

@@ -13,7 +13,7 @@ from toy import LABELS, QUERIES, UNLABELLED, make_run
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine import dual_encoder
-from xmcbench.engine.training.steps import NonFiniteLossError
+from xmcbench.engine.embedding_method import NonFiniteLossError
 from xmcbench.trial.budget import Budget, Ledger, TooLargeError
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, Progress, Run, TrainingLog

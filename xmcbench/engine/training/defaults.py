@@ -55,7 +55,8 @@ def batch_size(most: int, least_steps: int, data: Extent, budget: Budget, labels
     return next(sizes, min(most, SMALLEST_BATCH))
 
 
-def _kind(encoder: str) -> str:
+def kind(encoder: str) -> str:
+    """`static`, `random` or `pretrained`: what an encoder of this name starts from."""
     return "static" if encoder == STATIC else "random" if encoder in RANDOM_ENCODERS else "pretrained"
 
 
@@ -65,7 +66,7 @@ def learning_rate(encoder: str, batch: int) -> float:
     >>> learning_rate("static", 64), learning_rate("minilm", 1024), learning_rate("nano", 32)
     (0.005, 0.0004, 0.001)
     """
-    return float(f"{RATES[_kind(encoder)] * min(4.0, math.sqrt(batch / OF_BATCH)):.1g}")
+    return float(f"{RATES[kind(encoder)] * min(4.0, math.sqrt(batch / OF_BATCH)):.1g}")
 
 
 def schedules(own: Mapping[str, Any], epochs: float, batch: int, *, pays: bool) -> dict[str, Any]:
@@ -89,29 +90,3 @@ def schedules(own: Mapping[str, Any], epochs: float, batch: int, *, pays: bool) 
         clusters["cluster_size"] = max(1, min(CLUSTER, batch // 8))
         clusters["cluster_growth"] = (third, 2 * third) if third > 2 else ()
     return {name: min(share, own[name]) for name, share in shares.items() if name in own} | clusters
-
-
-def follow(
-    own: Mapping[str, Any],
-    given: Mapping[str, Any],
-    in_few_epochs: Mapping[str, Any],
-    least_steps: int | None,
-    data: Extent,
-    budget: Budget,
-    labels_of_step: LabelsOfStep | None,
-) -> dict[str, Any]:
-    """The settings of a training that follow and are not `given`; batch and schedules where its steps can be counted.
-
-    `own` are the settings that have an effect: those given, and the method's defaults. `in_few_epochs` are further ones
-    of the method, below `LONG` epochs. `least_steps` are the steps that the batch leaves; None: `STEPS` of the encoder.
-    """
-    size, encoder = own["batch_size"], own["encoder"]["name"]
-    if labels_of_step is not None and "batch_size" not in given:
-        least = STEPS[_kind(encoder)] if least_steps is None else least_steps
-        size = batch_size(size, least, data, budget, labels_of_step)
-    found: dict[str, Any] = {"batch_size": size, "learning_rate": learning_rate(encoder, size)}
-    if labels_of_step is not None:
-        epochs = epochs_of(budget, data, size, labels_of_step(size))
-        found |= schedules(own, epochs, size, pays="encoder_tokens" in budget.spending())
-        found |= in_few_epochs if epochs < LONG else {}
-    return {name: value for name, value in found.items() if name in own.keys() - given.keys()}

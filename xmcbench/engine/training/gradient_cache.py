@@ -81,6 +81,7 @@ class _Pass:
     output_MD: Tensor | None = None  # with its graph, where that fits the memory budget
 
 
+@dataclass
 class GradientCache:
     """Embeds batches through an encoder, about `micro_batch_tokens` tokens at once.
 
@@ -88,20 +89,11 @@ class GradientCache:
     micro-batch keeps is counted, not estimated.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        *,
-        device: torch.device,
-        micro_batch_tokens: int,
-        activation_bytes: int,
-        autocast: Callable[[], AbstractContextManager[object]],
-    ) -> None:
-        self.encoder = encoder
-        self.device = device
-        self.micro_batch_tokens = micro_batch_tokens
-        self.activation_bytes = activation_bytes
-        self.autocast = autocast
+    encoder: Encoder
+    device: torch.device
+    micro_batch_tokens: int
+    activation_bytes: int
+    autocast: Callable[[], AbstractContextManager[object]]
 
     def embed(self, parts: list[TextRows], seed: int, kept_bytes: int = 0) -> CachedEmbeddings:
         """Embed the texts of all parts, one part after another; `seed` decides their dropout. There may be no texts.

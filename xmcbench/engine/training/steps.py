@@ -1,14 +1,11 @@
-"""The optimiser steps of a method: the sampler gives a batch, the gradient cache embeds it, the method's loss gives the
-embeddings' gradients, the cache pushes them through the encoder, the update applies them at the schedule's rate.
-
-Each worker embeds its share of the queries and the labels it holds, and gathers the queries of all workers.
+"""The batch of a step as a worker sees it: its share of the queries and the labels it holds are embedded here, the
+queries of all workers gathered; and the memory that steps may take.
 
 Legend: N queries, L labels, B queries of a batch, S labels of the pool (of this worker), D dimensions.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,33 +13,14 @@ import psutil
 import torch
 from torch import Tensor
 
-from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.device import default_device, seed_random, upload
-from xmcbench.engine.dual_encoder import all_embeddings, plain_embeddings
+from xmcbench.engine.device import default_device, upload
+from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.encoders.encoder import autocast, evaluating
-from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.batch import Batch
-from xmcbench.engine.sampling.sampler import Prefetch, Sampler
-from xmcbench.engine.tables.touched_rows import TouchedRows
-from xmcbench.engine.training.contract import TrainedMethod
+from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.training.gradient_cache import CachedEmbeddings, GradientCache, TextRows
-from xmcbench.engine.training.update import Update
-from xmcbench.engine.workers import Workers, from_worker_0
-from xmcbench.errors import XMCBenchError
+from xmcbench.engine.workers import Workers
 from xmcbench.trial.budget import Budget, Ledger, peak_memory
-from xmcbench.trial.run import derive_seed
-
-Metrics = dict[str, float]
-
-
-def warmup_linear(fraction: float, warmup: float) -> float:
-    """Factor in 0..1 at `fraction` of the budget: a linear rise over the first `warmup`, then a linear fall to 0.
-
-    A shorter budget is a shorter schedule, not a cut one.
-    """
-    if fraction < warmup:
-        return fraction / warmup
-    return max(0.0, (1.0 - fraction) / (1.0 - warmup))
 
 
 def kept_bytes(most_gib: float, room: float) -> int:
@@ -100,18 +78,11 @@ class EmbeddedBatch:
 class BatchEmbedder:
     """Embeds the batches of `sampler` with the encoder of `method`."""
 
-    def __init__(self, method: TrainedMethod, sampler: Sampler) -> None:
-        self.method, self.sampler = method, sampler
-        self.device = default_device()
-        self.cache = GradientCache(
-            method.encoder,
-            device=self.device,
-            micro_batch_tokens=method.micro_batch_tokens,
-            activation_bytes=kept_bytes(
-                method.config.activation_gib, room_now(method.run.budget, method.shard.workers)
-            ),
-            autocast=autocast(self.device, method.config.precision),
-        )
+    def __init__(self, method: DualEncoder, sampler: Sampler, activation_gib: float) -> None:
+        self.method, self.sampler, self.device = method, sampler, default_device()
+        kept = kept_bytes(activation_gib, room_now(method.run.budget, method.shard.workers))
+        cast = autocast(self.device, method.config.precision)
+        self.cache = GradientCache(method.encoder, self.device, method.micro_batch_tokens, kept, cast)
 
     def embed(self, whole: Batch, dropout_seed: int) -> EmbeddedBatch:
         """The batch's embeddings; where the sampler then adds labels to its pool, theirs too."""
@@ -156,85 +127,3 @@ class BatchEmbedder:
             labels_SD = method.mining_label_vectors(labels_SD, ids)
         by_worker = np.argsort(shard.owner_L[embedded.whole.label_ids], kind="stable")
         return queries_BD, shard.workers.gather(labels_SD)[upload(np.argsort(by_worker), self.device)]
-
-
-class NonFiniteLossError(XMCBenchError):
-    """The loss or its gradient became infinite or not a number."""
-
-
-class TrainingSteps:
-    """Steps of an assembled `method` on the training data `train`."""
-
-    def __init__(self, method: TrainedMethod, train: TrainingData) -> None:
-        self.method = method
-        self.workers = method.shard.workers
-        self.sampler = method.sampler(train, derive_seed(method.run.seed, "sampler"))
-        self.batches = Prefetch(self.sampler)
-        self.epoch = self.index = 0  # of the next batch
-        self.embedder = BatchEmbedder(method, self.sampler)
-        words = (module for module in method.encoder.modules() if isinstance(module, TouchedRows))
-        self.optimizers = Update(
-            method.parameter_groups(), method.tables(), self.workers, method.config.clip_norm, words
-        )
-
-    def begin(self) -> None:
-        """Give the method access to the encoder's embeddings before the first step. Computing them is charged."""
-        with self.method.charging.counted_scoring("prepare"), torch.no_grad():
-            self.method.begin(plain_embeddings(self.method))
-
-    def spent(self) -> float:
-        """The fraction of the budget that is spent, by the clock of worker 0."""
-        return from_worker_0(self.method.run.ledger.fraction(self.method.run.budget), self.workers)
-
-    def refresh(self) -> None:
-        """Let the sampler look at the embeddings of everything before an epoch; computing them is charged."""
-        method = self.method
-        with method.charging.counted_scoring("mine"):
-            vectors = method.mining_query_vectors, method.mining_label_vectors
-            self.sampler.refresh(self.epoch, all_embeddings(method, *vectors, encode=method.encodes_labels))
-
-    def step(self, before: float) -> Metrics:
-        """Train on the next batch, `before` of the budget being spent; the cost is charged before the update."""
-        method, run, number = self.method, self.method.run, self.method.run.ledger.steps
-        place = f"step {number}, epoch {self.epoch}, batch {self.index}"
-        method.encoder.train()
-        method.modules.train()
-        with run.ledger.between_checks(run.budget), run.ledger.stage("train"):
-            with counting() as scored:
-                batch = self.batches.batch(self.epoch, self.index)
-                embedded = self.embedder.embed(batch, derive_seed(run.seed, "dropout", number))
-                # Every worker draws alike: what all workers do to the queries must agree.
-                seed_random(derive_seed(run.seed, "loss", number), embedded.queries_BD.device)
-                loss = method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share)
-                loss.backward()  # type: ignore[no-untyped-call]
-            embedded.backward()
-            label_lengths_L = method.labels.lengths if method.encodes_labels else None
-            lengths = method.queries.lengths, label_lengths_L
-            method.charging.charge(method.charging.step_cost(embedded.whole, *lengths, scored.flops))
-            self._advance()
-            # The step's place on the schedule is its middle: neither the first nor the last step has rate 0.
-            rate = warmup_linear((before + min(1.0, self.spent())) / 2, method.config.warmup)
-            # All that the host asks the device in a step, at once: it waits until the gradients are there.
-            whole = self.workers.sum(loss.detach().double())
-            value, norm = torch.stack([whole, self.optimizers.gradient_norm()]).tolist()
-            _check_finite(value, "loss", place)
-            _check_finite(norm, "norm of the gradient", place)
-            self.optimizers.apply(rate, norm)
-            with torch.no_grad():
-                if self.sampler.observes:
-                    self.sampler.observe(embedded.whole, *self.embedder.mining_vectors(embedded))
-                method.after_step(embedded.share, embedded.queries_BD.detach(), embedded.labels_SD.detach())
-        return {"loss": value, "gradient": norm}
-
-    def _advance(self) -> None:
-        """Move on to the next batch, of the next epoch after the last one."""
-        self.index += 1
-        batches = self.sampler.num_batches(self.epoch)
-        self.method.run.ledger.epochs = self.epoch + self.index / batches
-        if self.index == batches:
-            self.epoch, self.index = self.epoch + 1, 0
-
-
-def _check_finite(value: float, what: str, place: str) -> None:
-    if not math.isfinite(value):
-        raise NonFiniteLossError(f"the {what} is {value} at {place}: lower learning_rate or raise temperature")

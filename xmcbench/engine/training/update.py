@@ -22,7 +22,7 @@ from xmcbench.engine.workers import Workers
 
 
 class Update:
-    """The optimisers of a method's parameters, of which `words` are updated by rows, and of its label tables."""
+    """The optimisers of a method's parameters and label tables; the `TouchedRows` of `modules` are updated by rows."""
 
     def __init__(
         self,
@@ -30,9 +30,9 @@ class Update:
         tables: dict[str, LabelTable],
         workers: Workers,
         clip_norm: float | None,
-        words: Iterable[TouchedRows] = (),
+        modules: Iterable[nn.Module] = (),
     ) -> None:
-        by_rows = {id(table.weight): table for table in words}
+        by_rows = {id(module.weight): module for module in modules if isinstance(module, TouchedRows)}
         self.row_updates = [
             RowUpdate(by_rows[id(parameter)], RowAdam(group["weight_decay"]), group["lr"])
             for group in groups
