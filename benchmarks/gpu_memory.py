@@ -32,7 +32,7 @@ from xmcbench.engine.charging import Charging
 from xmcbench.engine.dual_encoder import add_modules
 from xmcbench.engine.embedding_method import Training
 from xmcbench.engine.encoders.transformer import TransformerEncoder
-from xmcbench.engine.planning.dry_run import DryRun, dry_run
+from xmcbench.engine.planning.dry_run import DryRun
 from xmcbench.engine.planning.memory import Memory, costs, memory
 from xmcbench.engine.planning.probe import Workload, observe
 from xmcbench.engine.tables.label_table import LabelTable
@@ -71,7 +71,7 @@ def planned(method: Any, work: Workload) -> tuple[Memory, DryRun]:
     settings = method.config
     encoder = costs(settings.encoder, settings.precision, int(np.median(work.query_lengths_N)))
     probe = observe(method, work, encoder.dimension)
-    dry = dry_run(method, work, probe, Charging(Ledger(), encoder.flops), Budget(steps=4), seed=0)
+    dry = DryRun(method, work, probe, Charging(Ledger(), encoder.flops), Budget(steps=4), seed=0).spend()
     return memory(method, work, encoder, probe, dry, 1, "cuda", float("inf")), dry
 
 

@@ -21,7 +21,7 @@ from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.build import build_encoder
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.planning import dry_run as counted
-from xmcbench.engine.planning.dry_run import dry_run
+from xmcbench.engine.planning.dry_run import DryRun
 from xmcbench.engine.planning.memory import EncoderCosts, _table_gradients, _word_gradients, costs, tokenizer_of
 from xmcbench.engine.planning.probe import Table, Workload, observe
 from xmcbench.engine.search import index
@@ -59,7 +59,9 @@ def workload(method: EmbeddingMethod, data: TrainingData, cache: Path) -> tuple[
     assert told == ""
     queries = tokenizer.tokens(train.texts, data.card.max_length)
     labels = tokenizer.tokens(train.label_texts, data.card.max_label_length)
-    return Workload.of(train, queries, labels, 10, len(train.texts)), costs(method.config.encoder, "float32", 6)
+    return Workload.of(train, queries, labels, 10, len(train.texts), measured=True), costs(
+        method.config.encoder, "float32", 6
+    )
 
 
 def on_paper(method: EmbeddingMethod, data: TrainingData, root: Path, budget: dict[str, Any]) -> Ledger:
@@ -68,7 +70,7 @@ def on_paper(method: EmbeddingMethod, data: TrainingData, root: Path, budget: di
     run = make_run(root, budget)
     ledger = Ledger(_clock=lambda: ledger.flops / 1e12)
     charging = Charging(ledger, encoder.flops, budget=run.budget)
-    return dry_run(method, work, probe, charging, run.budget, run.seed).charging.ledger
+    return DryRun(method, work, probe, charging, run.budget, run.seed).spend().ledger
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -39,7 +39,8 @@ class StandIns(Embeddings):
     """Stand-in vectors, and neighbours among them; counts what a search of the real vectors would take."""
 
     num_queries: int = 1  # of the dataset, of which those here may be a sample
-    found: dict[int, np.ndarray] = field(default_factory=dict)  # by k: the neighbours that were searched before
+    trained: bool = False
+    found: dict[tuple[bool, int], np.ndarray] = field(default_factory=dict)  # neighbours searched before
 
     def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
         self.require(needs_queries=True, needs_labels=True)
@@ -47,9 +48,9 @@ class StandIns(Embeddings):
         operations = search_flops(self.num_queries, *labels_LD.shape) * len(queries_ND) // self.num_queries
         self.require(needs_queries=False, needs_labels=False, scoring_flops=operations)
         flops.current().flops += operations
-        if k not in self.found:
-            self.found[k] = _neighbours(queries_ND, labels_LD, k, exclude)
-        return self.found[k]
+        if (self.trained, k) not in self.found:
+            self.found[self.trained, k] = _neighbours(queries_ND, labels_LD, k, exclude)
+        return self.found[self.trained, k]
 
 
 def _neighbours(queries_ND: Tensor, labels_LD: Tensor, k: int, exclude: sp.csr_array) -> np.ndarray:
@@ -60,42 +61,41 @@ def _neighbours(queries_ND: Tensor, labels_LD: Tensor, k: int, exclude: sp.csr_a
         return Embeddings(lambda: queries_ND, lambda: labels_LD).nearest(k, exclude)
 
 
-def dry_run(
-    method: EmbeddingMethod, work: Workload, probe: Probe, charging: Charging, budget: Budget, seed: int
-) -> DryRun:
-    """Spend `budget` on paper: `charging` enters the costs. Returns the largest step, and the sampler's state.
-
-    Raises XMCBenchError for a limit that no plan can reach.
-    """
-    if not KNOWN_LIMITS & budget.spending().keys():
-        raise XMCBenchError(f"it stops at {', '.join(budget.spending())}, which a plan cannot count")
-    for texts in method.first_passes:
-        charging.passes(work.all_query_lengths_N if texts == "queries" else work.label_lengths_L)
-    charging.scoring(probe.grouping_flops)
-    run = DryRun(method, work, probe, charging, budget, seed)
-    while run.continues and charging.refreshed(run.refresh, method.skips_refreshes):
-        run.take_epoch()
-    return run
-
-
+@dataclass
 class DryRun:
-    """The epochs of a training, counted."""
+    """Spends `budget` on paper: `charging` enters the costs."""
 
-    def __init__(
-        self, method: EmbeddingMethod, work: Workload, probe: Probe, charging: Charging, budget: Budget, seed: int
-    ) -> None:
-        self.method, self.work, self.probe, self.charging = method, work, probe, charging
-        self.budget, self.ledger = budget, charging.ledger
-        self.sampler = method.sampler(work.train, derive_seed(seed, "sampler"))
-        self.label_lengths_L = work.label_lengths_L if method.encodes_labels else None
+    method: EmbeddingMethod
+    work: Workload
+    probe: Probe
+    charging: Charging
+    budget: Budget
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.ledger = self.charging.ledger
+        self.sampler = self.method.sampler(self.work.train, derive_seed(self.seed, "sampler"))
+        self.label_lengths_L = self.work.label_lengths_L if self.method.encodes_labels else None
         self.epoch = self.index = 0  # of the next step
         self.largest: Batch  # of the step that encodes the most tokens
         self.looks = False  # whether a refresh looked at embeddings
-        self._found: dict[bool, dict[int, np.ndarray]] = {False: {}, True: {}}  # neighbours, once trained and before
-        self._scale = probe.mining_dimension / work.labels_LD.shape[1]
+        self.found: dict[tuple[bool, int], np.ndarray] = {}  # the neighbours that refreshes searched
+        self._scale = self.probe.mining_dimension / self.work.labels_LD.shape[1]
         self._most_tokens = -1
         self._last: Cost = {}  # of an epoch: its last batch may be smaller
         self._mean: Cost = {}  # of the other batches
+
+    def spend(self) -> DryRun:
+        """Count epochs until the budget is spent. Raises XMCBenchError for a limit that no plan can reach."""
+        work, charging = self.work, self.charging
+        if not KNOWN_LIMITS & self.budget.spending().keys():
+            raise XMCBenchError(f"it stops at {', '.join(self.budget.spending())}, which a plan cannot count")
+        for texts in self.method.first_passes:
+            charging.passes(work.all_query_lengths_N if texts == "queries" else work.label_lengths_L)
+        charging.scoring(self.probe.grouping_flops)
+        while self._continues and charging.refreshed(self._refresh, self.method.skips_refreshes):
+            self._take_epoch()
+        return self
 
     @property
     def lengths_N(self) -> np.ndarray:
@@ -103,19 +103,14 @@ class DryRun:
         return batch_lengths(self.largest, self.work.query_lengths_N, self.label_lengths_L)
 
     @property
-    def searches(self) -> bool:
-        """Whether a refresh searched neighbours."""
-        return any(self._found.values())
-
-    @property
-    def continues(self) -> bool:
+    def _continues(self) -> bool:
         """Whether budget is left for a step. The first step is always taken."""
         return self.ledger.fraction(self.budget) < 1 or not self.ledger.steps
 
-    def take_epoch(self) -> None:
+    def _take_epoch(self) -> None:
         """Take the steps of an epoch, or as many as the budget allows."""
         steps = round(self.sampler.num_batches(self.epoch) / self.work.share)
-        while self.index < steps and self.continues:
+        while self.index < steps and self._continues:
             alike = steps - 1 - self.index  # the last one may be smaller
             before = {name: self.ledger.spent(name) for name in self.budget.spending()}
             with self.ledger.between_checks(self.budget):
@@ -134,30 +129,31 @@ class DryRun:
             self.index += count
             self.ledger.epochs = self.epoch + self.index / of
 
-    def refresh(self) -> None:
+    def _refresh(self) -> None:
         """Let the sampler look at the stand-in vectors before an epoch."""
+        work, charging, before = self.work, self.charging, self.ledger.flops
+        queries_ND, labels_LD = vectors = self._vectors()
         if self.epoch and self.sampler.observes:
-            self._observe_everything()
-        before = self.ledger.flops
-        with self.ledger.stage("mine"), flops.counting() as scored, torch.no_grad():
-            self.sampler.refresh(self.epoch, self._stand_ins())
-            self.charging.scoring(int(scored.flops * self._scale / self.work.share))
-        looked = self.ledger.flops > before
-        self.looks = self.looks or looked
-        if not self._last or looked or self.sampler.extends_pool:
-            self._draw()
-
-    def _stand_ins(self) -> StandIns:
-        work, charging = self.work, self.charging
-        queries_ND, labels_LD = self._vectors()
-        label_lengths_L = work.label_lengths_L if self.method.encodes_labels else work.label_lengths_L[:0]
-        return StandIns(
+            # By the end of an epoch parts that watch have seen every query and label.
+            none = torch.empty(0, dtype=torch.int64)
+            everything = np.arange(len(queries_ND)), np.arange(len(labels_LD)), Positives(none, none, 0, 0)
+            self.sampler.observe(Batch(*everything), *vectors)
+        label_lengths_L = work.label_lengths_L[:0] if self.label_lengths_L is None else work.label_lengths_L
+        stand_ins = StandIns(
             charging.on_demand(lambda: queries_ND, work.all_query_lengths_N),
             charging.on_demand(lambda: labels_LD, label_lengths_L),
             require=charging.requirement(work.all_query_lengths_N, label_lengths_L, self._scale / work.share),
             num_queries=work.num_queries,
-            found=self._found[self.epoch > 0],
+            trained=self.epoch > 0,
+            found=self.found,
         )
+        with self.ledger.stage("mine"), flops.counting() as scored, torch.no_grad():
+            self.sampler.refresh(self.epoch, stand_ins)
+            charging.scoring(int(scored.flops * self._scale / work.share))
+        looked = self.ledger.flops > before
+        self.looks = self.looks or looked
+        if not self._last or looked or self.sampler.extends_pool:
+            self._draw()
 
     def _vectors(self) -> tuple[Tensor, Tensor]:
         work = self.work
@@ -189,10 +185,3 @@ class DryRun:
         if cost["encoder_tokens"] > self._most_tokens:
             self.largest, self._most_tokens = batch, cost["encoder_tokens"]
         return cost
-
-    def _observe_everything(self) -> None:
-        """Show every query and label to parts that watch: by the end of an epoch they have seen all."""
-        work, none = self.work, torch.empty(0, dtype=torch.int64)
-        positives = Positives(none, none, 0, 0)
-        everything = Batch(np.arange(len(work.queries_ND)), np.arange(len(work.labels_LD)), positives)
-        self.sampler.observe(everything, work.trained_queries_ND, work.trained_labels_LD)

@@ -327,7 +327,7 @@ def _refresh(
     held = [first[texts] for texts in method.first_passes]
     if run.looks:
         held += [part.refresh_bytes(queries, labels, probe.mining_dimension) for part in run.sampler.parts]
-    return max(held, default=0.0) + (_scores(queries, labels, device) if run.searches else 0.0)
+    return max(held, default=0.0) + (_scores(queries, labels, device) if run.found else 0.0)
 
 
 def _scores(queries: int, labels: int, device: str) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -42,6 +43,8 @@ LARGE = 200_000  # texts: a dataset with more queries is represented by a sample
 SAMPLE = 50_000  # queries of the sample
 LABELS_PER_QUERY = 5  # where the card does not say
 VOCABULARY = 30_000  # different tokens of a dataset that is not on disk
+FEW_QUERIES, FEW_LABELS = 48, 160  # that a probe sees
+MORE_LABELS = 32  # at least, that are true for none of the queries
 
 
 @dataclass(frozen=True)
@@ -88,28 +91,24 @@ class Workload:
 
     @classmethod
     def of(
-        cls,
-        train: TrainingData,
-        queries: Tokens,
-        labels: Tokens,
-        num_test: int,
-        num_queries: int,
-        measured: bool = True,
+        cls, train: TrainingData, queries: Tokens, labels: Tokens, num_test: int, num_queries: int, *, measured: bool
     ) -> Workload:
         """The workload of a dataset with `num_queries` training queries, all of which or a sample are tokenised."""
-        query_tokens, label_tokens = queries.flat(), labels.flat()
-        vocabulary = 1 + max(int(ids.max(initial=0)) for ids, _ in (query_tokens, label_tokens))
+        flat = queries.flat(), labels.flat()
+        vocabulary = 1 + max(int(ids.max(initial=0)) for ids, _ in flat)
         size = STAND_IN if max(len(queries), len(labels)) <= LARGE else 1
         words_VD = np.random.default_rng(0).standard_normal((vocabulary, size), dtype=np.float32)
         # Frequent tokens weigh less: they distinguish texts the least.
-        counts_V = np.bincount(query_tokens[0], minlength=vocabulary)
+        counts_V, of_labels_V = (np.bincount(ids, minlength=vocabulary) for ids, _ in flat)
         words_VD /= np.log(np.e + counts_V)[:, None]
-        queries_ND, labels_LD = (
-            normalize(torch.from_numpy(_sums(words_VD, *tokens)), dim=1) for tokens in (query_tokens, label_tokens)
-        )
-        every_V = counts_V + np.bincount(label_tokens[0], minlength=vocabulary)
-        lengths = queries.lengths, labels.lengths
-        return cls(train, *lengths, num_test, queries_ND, labels_LD, measured, num_queries, every_V)
+
+        def vectors(ids: np.ndarray, offsets: np.ndarray) -> Tensor:
+            """[N, D] the sum of the vectors of each text's tokens, of length 1."""
+            occur = sp.csr_array((np.ones(len(ids), np.float32), ids, offsets), shape=(len(offsets) - 1, vocabulary))
+            return normalize(torch.from_numpy(occur @ words_VD), dim=1)
+
+        lengths, stand_ins = (queries.lengths, labels.lengths), (vectors(*tokens) for tokens in flat)
+        return cls(train, *lengths, num_test, *stand_ins, measured, num_queries, counts_V + of_labels_V)
 
     @classmethod
     def assumed(
@@ -122,8 +121,6 @@ class Workload:
         ids = np.sort(rng.integers(0, columns, (rows, width), dtype=np.int32), axis=1)
         indptr = np.arange(0, rows * width + 1, width, dtype=np.int64)
         targets = sp.csr_array((np.ones(rows * width, np.float32), ids.ravel(), indptr), shape=(rows, columns))
-        texts = [""]  # nobody reads them
-        train = TrainingData(card, texts * rows, targets, texts * columns, no_pairs((rows, columns)))
         queries, labels = (
             Tokens.from_offsets(
                 rng.integers(0, VOCABULARY, count * length, dtype=np.int32),
@@ -131,29 +128,24 @@ class Workload:
             )
             for count, length in ((rows, query_tokens), (columns, label_tokens))
         )
+        train = _textless(card, targets)
         return cls.of(train, queries, labels, card.num_test, card.num_train, measured=False)
 
-    def part(self, queries: int, labels: int) -> TrainingData:
-        """At most `queries` queries that have a label, and their labels before others: `labels` in all, or more."""
+    def part(self) -> TrainingData:
+        """At most `FEW_QUERIES` queries that have a label, and their labels before others: `FEW_LABELS`, or more."""
         targets = self.train.targets
-        rows = np.flatnonzero(np.diff(targets.indptr))[:queries]
+        rows = np.flatnonzero(np.diff(targets.indptr))[:FEW_QUERIES]
         theirs = np.unique(targets[rows].indices)
-        others = np.setdiff1d(np.arange(min(self.train.num_labels, 4 * labels)), theirs)
-        columns = np.concatenate((theirs, others[: max(MORE_LABELS, labels - len(theirs))]))
-        card = self.train.card.model_copy(update={"num_train": len(rows), "num_labels": len(columns)})
-        few, texts = sp.csr_array(targets[rows][:, columns]), [""]
-        return TrainingData(card, texts * len(rows), few, texts * len(columns), no_pairs(few.shape))
+        others = np.setdiff1d(np.arange(min(self.train.num_labels, 4 * FEW_LABELS)), theirs)
+        columns = np.concatenate((theirs, others[: max(MORE_LABELS, FEW_LABELS - len(theirs))]))
+        return _textless(self.train.card, sp.csr_array(targets[rows][:, columns]))
 
 
-def _sums(words_VD: np.ndarray, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """[N, D] the sum of the vectors of each text's tokens, which lie end to end."""
-    counts = sp.csr_array((np.ones(len(ids), np.float32), ids, offsets), shape=(len(offsets) - 1, len(words_VD)))
-    sums: np.ndarray = counts @ words_VD
-    return sums
-
-
-FEW_QUERIES, FEW_LABELS = 48, 160
-MORE_LABELS = 32  # at least, that are true for none of the queries
+def _textless(card: DatasetCard, targets: sp.csr_array) -> TrainingData:
+    """Training data with these targets, whose texts nobody reads."""
+    rows, columns = targets.shape
+    sized = card.model_copy(update={"num_train": rows, "num_labels": columns})
+    return TrainingData(sized, [""] * rows, targets, [""] * columns, no_pairs(targets.shape))
 
 
 @dataclass(frozen=True)
@@ -183,49 +175,48 @@ class Probe:
     tables: dict[str, Table]
 
 
-class _NoEncoder(nn.Module):
-    """Takes the place of a method's encoder, and has only its dimension."""
-
-    def __init__(self, dimension: int) -> None:
-        super().__init__()
-        self.dimension = dimension
-
-
 def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
     """Build the method's modules over a few texts, take one step of its loss, and count operations and bytes."""
-    part = work.part(FEW_QUERIES, FEW_LABELS)
-    few = type(method)(method.config.model_copy(update={"batch_size": len(part.texts)}))
+    part = work.part()
+    few = _without_encoder(method, dimension, batch_size=len(part.texts))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         vectors = {
             count: normalize(torch.randn(count, dimension), dim=1) for count in {len(part.texts), part.num_labels}
         }
         embeddings = Embeddings(lambda: vectors[len(part.texts)], lambda: vectors[part.num_labels])
-        groups, grouping_flops = _groups(method, work, dimension)
-        few.encoder = _NoEncoder(dimension)  # type: ignore[assignment]
+        groups, grouping_flops = _groups(_without_encoder(method, dimension), work)
         # Fewer groups than labels, so that a table with a row for each group is not taken for one of the labels.
-        pairs_L = None if groups is None else np.arange(part.num_labels) // 2
-        add_modules(few, part, ALONE, pairs_L, seed=0)
+        add_modules(few, part, ALONE, np.arange(part.num_labels) // 2 if groups else None, seed=0)
         with torch.no_grad():
             few.begin(embeddings)
-        per_pair, of_true, keeps_scores, bytes_per_text = _scoring(few, part, embeddings, dimension)
+        sampler = few.sampler(part, 0)
+        sampler.refresh(0, embeddings)
+        batch = sampler.batch(0, 0)
+        scored, saved = _loss_step(few, batch, dimension)
+        queries, labels = len(batch.query_ids), len(batch.label_ids)
+        per_pair, of_true = scored.flops / (queries * labels), 0.0
+        wrong = np.setdiff1d(np.setdiff1d(np.arange(part.num_labels), part.targets.indices), batch.label_ids)
+        if len(wrong):  # what grows with the pool is seen in a larger one
+            larger, _ = _loss_step(few, sampler.with_pool(batch, np.union1d(batch.label_ids, wrong)), dimension)
+            per_pair = (larger.flops - scored.flops) / (queries * len(wrong))
+            of_true = (scored.flops / queries - per_pair * labels) / true_labels(part, batch)
         with evaluating(few.modules), torch.no_grad():
             both = torch.randn(2, dimension)
-            mining, scored = few.mining_query_vectors(both), few.query_vectors(both)
-    parameters = sum(p.numel() for p in few.modules.parameters() if p.requires_grad)
+            mining, searched = few.mining_query_vectors(both), few.query_vectors(both)
     return Probe(
         flops_per_pair=per_pair,
         true_label_flops=of_true,
-        keeps_scores=keeps_scores,
+        keeps_scores=scored.kept_scores > 0,
         mining_dimension=mining.shape[1],
-        scored_dimension=scored.shape[1],
-        module_parameters=parameters,
-        loss_bytes=bytes_per_text,
-        groups=groups or 0,
+        scored_dimension=searched.shape[1],
+        module_parameters=sum(p.numel() for p in few.modules.parameters() if p.requires_grad),
+        loss_bytes=(saved.total + 2 * saved.largest) / (queries + labels),  # two gradients of the largest
+        groups=groups,
         grouping_flops=grouping_flops,
         tables={
             name: Table(
-                rows=work.train.num_labels if groups is None or table.num_rows == part.num_labels else groups,
+                rows=work.train.num_labels if not groups or table.num_rows == part.num_labels else groups,
                 row_bytes=sum(buffer.nbytes for buffer in table.buffers() if buffer.ndim) / table.num_rows,
                 dimension=table.weight.shape[1],
                 learns=table.learns,
@@ -236,35 +227,21 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
     )
 
 
-def _groups(method: EmbeddingMethod, work: Workload, dimension: int) -> tuple[int | None, int]:
-    """The number of groups of labels that share vectors, None where there are none; the operations that find them."""
-    full = type(method)(method.config)
-    full.encoder = _NoEncoder(dimension)  # type: ignore[assignment]
+def _without_encoder(method: EmbeddingMethod, dimension: int, **settings: Any) -> EmbeddingMethod:
+    """The method with these settings, and in place of its encoder what has only its dimension."""
+    own = type(method)(method.config.model_copy(update=settings))
+    encoder: Any = nn.Module()
+    encoder.dimension, own.encoder = dimension, encoder
+    return own
+
+
+def _groups(full: EmbeddingMethod, work: Workload) -> tuple[int, int]:
+    """The number of groups of labels that share vectors, 0 where none do; the operations that find them."""
     full.modules, full.shard = nn.Module(), Shard(work.train.num_labels, ALONE)
     with flops.counting() as scored:
         groups_L = full.label_groups(work.train, Embeddings(lambda: work.queries_ND, lambda: work.labels_LD))
-    operations = scored.flops * dimension // work.labels_LD.shape[1]
-    return (None if groups_L is None else int(np.max(groups_L)) + 1), operations
-
-
-def _scoring(
-    few: EmbeddingMethod, part: TrainingData, embeddings: Embeddings, dimension: int
-) -> tuple[float, float, bool, float]:
-    """One step of the loss: its operations on scores, of all labels and of true ones (`Probe`), whether it keeps
-    scores, and the bytes per text that its backward pass takes: what is kept for it, and two gradients of the largest
-    that is."""
-    sampler = few.sampler(part, 0)
-    sampler.refresh(0, embeddings)
-    batch = sampler.batch(0, 0)
-    scored, saved = _loss_step(few, batch, dimension)
-    queries, labels = len(batch.query_ids), len(batch.label_ids)
-    per_pair, of_true = scored.flops / (queries * labels), 0.0
-    wrong = np.setdiff1d(np.setdiff1d(np.arange(part.num_labels), part.targets.indices), batch.label_ids)
-    if len(wrong):  # what grows with the pool is seen in a larger one
-        larger, _ = _loss_step(few, sampler.with_pool(batch, np.union1d(batch.label_ids, wrong)), dimension)
-        per_pair = (larger.flops - scored.flops) / (queries * len(wrong))
-        of_true = (scored.flops / queries - per_pair * labels) / true_labels(part, batch)
-    return per_pair, of_true, scored.kept_scores > 0, (saved.total + 2 * saved.largest) / (queries + labels)
+    operations = scored.flops * full.encoder.dimension // work.labels_LD.shape[1]
+    return 0 if groups_L is None else int(np.max(groups_L)) + 1, operations
 
 
 def true_labels(train: TrainingData, batch: Batch) -> int:

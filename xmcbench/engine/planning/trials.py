@@ -24,7 +24,7 @@ from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.settings import Precision
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
-from xmcbench.engine.planning.dry_run import dry_run
+from xmcbench.engine.planning.dry_run import DryRun
 from xmcbench.engine.planning.memory import FLOAT, EncoderCosts, Memory, costs, memory, tokenizer_of
 from xmcbench.engine.planning.probe import LABELS_PER_QUERY, LARGE, SAMPLE, Probe, Workload, observe
 from xmcbench.engine.training.steps import kept_bytes
@@ -158,7 +158,8 @@ class Planner:
         ledger = Ledger(_clock=lambda: machine.seconds(ledger.flops, settings.precision, workers))
         try:
             work, encoder, notes, probe = self._look(trial, method)
-            run = dry_run(method, work, probe, Charging(ledger, encoder.flops, budget=budget), budget, trial.seed)
+            charging = Charging(ledger, encoder.flops, budget=budget)
+            run = DryRun(method, work, probe, charging, budget, trial.seed).spend()
         except XMCBenchError:
             raise
         except Exception as problem:  # a method may need more than a sampler and a loss
@@ -263,7 +264,7 @@ class Planner:
         prompts = TransformerEncoder.prompts_of(settings.encoder)
         queries = tokenizer.after(prompts.get("query", "")).tokens(train.texts, query_length, self.cache)
         labels = tokenizer.after(prompts.get("document", "")).tokens(train.label_texts, label_length, self.cache)
-        return Workload.of(train, queries, labels, num_test, total)
+        return Workload.of(train, queries, labels, num_test, total, measured=True)
 
 
 def _limit(trial: Trial, machine: Machine) -> float:
