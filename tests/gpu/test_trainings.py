@@ -50,7 +50,7 @@ def test_losses_and_predictions_are_those_of_the_cpu(outcome: Outcome, tmp_path:
 @pytest.mark.parametrize("outcome", TRAINED, indirect=True)
 def test_a_step_waits_for_its_loss_and_for_nothing_else_without_a_reason(outcome: Outcome) -> None:
     """The last step, which begins no epoch; the reasons are in `trainings.py`."""
-    wanted = Counter({OF_THE_LOSS.get(outcome.name, "TrainingSteps.step, to the CPU"): 1})
+    wanted = Counter({OF_THE_LOSS.get(outcome.name, "Training.step, to the CPU"): 1})
     wanted.update(TRAININGS[outcome.name].waits)
     if DEVICE == "cuda":  # which tells where it waited, not for what
         assert outcome.waits[-1].total() <= wanted.total(), outcome.waits[-1]

@@ -27,6 +27,8 @@ from xmcbench.files.manifest import DamagedFolder, check_manifest, write_manifes
 _log = logging.getLogger(__name__)
 NOTE = "note.json"
 IDS = "ids"  # of a table's rows, in the group of the table
+_file = "worker-{}.safetensors".format
+_manifest = "worker-{}.json".format
 Groups = dict[str, dict[str, Tensor]]
 
 
@@ -38,7 +40,7 @@ def save(directory: Path, groups: Groups, note: dict[str, Any], workers: Workers
     """
     makes, files = workers.rank == 0 or not shared, [_file(workers.rank)]
     partial = directory.with_name(f".{directory.name}.partial")
-    with atomic_directory(directory, partial) if makes else nullcontext():
+    with atomic_directory(directory, partial, replace=True) if makes else nullcontext():
         workers.barrier()
         _write(partial / _file(workers.rank), groups)
         if workers.rank == 0:
@@ -46,8 +48,6 @@ def save(directory: Path, groups: Groups, note: dict[str, Any], workers: Workers
             files.append(NOTE)
         write_manifest(partial, files, _manifest(workers.rank))
         workers.barrier()
-        if makes:
-            shutil.rmtree(directory, ignore_errors=True)  # an older checkpoint of the same step
     workers.barrier()
 
 
@@ -73,9 +73,8 @@ def load(directory: Path, keys: Collection[str] = ()) -> tuple[list[Groups], dic
     Raises `DamagedFolder` where files are damaged, or where the note has not all of `keys`.
     """
     size, note = check(directory)
-    for key in keys:
-        if key not in note:
-            raise DamagedFolder(f"{directory / NOTE}: not a checkpoint: found no key {key!r}")
+    if missing := [key for key in keys if key not in note]:
+        raise DamagedFolder(f"{directory / NOTE}: not a checkpoint: found no key {missing[0]!r}")
     return [_read(directory / _file(rank)) for rank in range(size)], note
 
 
@@ -106,11 +105,8 @@ def intact(root: Path, keys: Collection[str]) -> Iterator[tuple[Path, list[Group
 
 def discard(directory: Path, damage: DamagedFolder) -> None:
     """Remove a damaged checkpoint and say so."""
-    _log.warning(
-        "warning: %s; %s is removed, and training resumes from the checkpoint before it, or starts again",
-        damage,
-        directory.name,
-    )
+    then = "training resumes from the checkpoint before it, or starts again"
+    _log.warning("warning: %s; %s is removed, and %s", damage, directory.name, then)
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -129,14 +125,6 @@ def deal(parts: list[dict[str, Tensor]], ids_R: Tensor) -> Iterator[tuple[str, T
             yield name, tensors[0]
         else:
             yield name, torch.cat(tensors)[rows_R]
-
-
-def _file(rank: int) -> str:
-    return f"worker-{rank}.safetensors"
-
-
-def _manifest(rank: int) -> str:
-    return f"worker-{rank}.json"
 
 
 def _write(path: Path, groups: Groups) -> None:

@@ -15,13 +15,13 @@ from pydantic import Field
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.extent import Extent
-from xmcbench.engine.device import seed_random
+from xmcbench.engine.device import default_device, seed_random
 from xmcbench.engine.dual_encoder import DualEncoder, all_embeddings
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
 from xmcbench.engine.training import defaults
 from xmcbench.errors import XMCBenchError
-from xmcbench.trial.budget import Budget
+from xmcbench.trial.budget import Budget, peak_memory
 from xmcbench.trial.method import Method
 from xmcbench.trial.run import Progress, Run, derive_seed
 
@@ -252,7 +252,7 @@ class Training:
         """Spend the budget, or what of it the held-out queries ask for; leave the method with the chosen weights."""
         import torch
 
-        from xmcbench.engine.training.steps import check_memory, note_memory
+        from xmcbench.engine.training.steps import check_memory
 
         run, kept = self.run, self.checkpoints
         if place := kept.restore():
@@ -273,7 +273,8 @@ class Training:
             run.log.ended = kept.why_ended()
             if not run.log.ended:  # a pass over the data did not fit: these are the weights of the whole budget
                 kept.evaluate_if_due(1.0)
-        note_memory(run.ledger, self.workers)
+        memory = torch.tensor([peak_memory()], device=default_device())
+        run.ledger.worker_bytes = self.workers.gather(memory).tolist()
         kept.save(self.epoch, self.index)  # a kill while it indexes or predicts must not cost the last minute
         kept.restore_best()
 

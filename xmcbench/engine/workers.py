@@ -37,22 +37,19 @@ class Workers:
         """The rows of all workers, one worker after another. N may differ between them, and be 0."""
         if self.size == 1:
             return rows_ND
-        gathered: Tensor = _Gather.apply(rows_ND, self)  # type: ignore[no-untyped-call]
-        return gathered
+        return _Gather.apply(rows_ND, self)  # type: ignore[no-any-return,no-untyped-call]
 
     def sum(self, parts: Tensor) -> Tensor:
         """The elementwise sum of every worker's tensor."""
         if self.size == 1:
             return parts
-        total: Tensor = _Sum.apply(parts)  # type: ignore[no-untyped-call]
-        return total
+        return _Sum.apply(parts)  # type: ignore[no-any-return,no-untyped-call]
 
     def log_sum_exp(self, parts_B: Tensor) -> Tensor:
         """log of the sum of e^part over workers; a part of -inf is an empty shard's, and gets no gradient."""
         if self.size == 1:
             return parts_B
-        total: Tensor = _LogSumExp.apply(parts_B)  # type: ignore[no-untyped-call]
-        return total
+        return _LogSumExp.apply(parts_B)  # type: ignore[no-any-return,no-untyped-call]
 
     def max(self, parts: Tensor) -> Tensor:
         """The elementwise maximum; without a gradient."""

@@ -107,8 +107,8 @@ class Workload:
             occur = sp.csr_array((np.ones(len(ids), np.float32), ids, offsets), shape=(len(offsets) - 1, vocabulary))
             return normalize(torch.from_numpy(occur @ words_VD), dim=1)
 
-        lengths, stand_ins = (queries.lengths, labels.lengths), (vectors(*tokens) for tokens in flat)
-        return cls(train, *lengths, num_test, *stand_ins, measured, num_queries, counts_V + of_labels_V)
+        lengths, (queries_ND, labels_LD) = (queries.lengths, labels.lengths), (vectors(*tokens) for tokens in flat)
+        return cls(train, *lengths, num_test, queries_ND, labels_LD, measured, num_queries, counts_V + of_labels_V)
 
     @classmethod
     def assumed(

@@ -66,18 +66,11 @@ class TextRows:
     kind: Literal["query", "label"]
 
 
-@dataclass(frozen=True)
-class _MicroBatch:
-    places: Tensor  # [M] rows of the batch's embeddings
-    texts: tuple[Tensor, ...]  # as the encoder takes them
-    seeds_M: np.ndarray  # of dropout
-
-
 @dataclass
 class _Pass:
     """A micro-batch that passed the encoder. Its token ids are not kept: a second pass collates the texts again."""
 
-    group: np.ndarray  # [M] places of its texts in the batch
+    group_M: np.ndarray  # places of its texts in the batch
     output_MD: Tensor | None = None  # with its graph, where that fits the memory budget
 
 
@@ -101,10 +94,9 @@ class GradientCache:
         `kept_bytes` of activations are already kept from other texts of the step.
         """
         tokens = Tokens.joined([part.tokens.take(part.rows) for part in parts])
-        groups = self.encoder.micro_batches(tokens.lengths, self.micro_batch_tokens)
+        waiting = deque(self.encoder.micro_batches(tokens.lengths, self.micro_batch_tokens))
         seeds_N = np.concatenate([text_seeds(seed, part.kind, part.rows) for part in parts])
-        load = partial(self._micro_batch, tokens, seeds_N)
-        waiting = deque(groups)
+        run = partial(self._run, tokens, seeds_N)
         leaf_ND = torch.empty((len(tokens), self.encoder.dimension), device=self.device)
         passes: list[_Pass] = []
         room = max(0, self.activation_bytes - kept_bytes)
@@ -113,40 +105,37 @@ class GradientCache:
         with self.autocast():
             saved, coming = SavedBytes(self.encoder.parameters(), compiled=self.encoder.config.compile), 0
             while waiting and saved.total + coming <= room:
-                before, group = saved.total, waiting.popleft()
-                micro = load(group)
-                with saved:
-                    output_MD = self._run(micro)
-                leaf_ND[micro.places] = output_MD.detach()
-                passes.append(_Pass(group, output_MD))
+                before, group_M = saved.total, waiting.popleft()
+                output_MD = run(group_M, saved)
+                leaf_ND[upload(group_M.copy(), self.device)] = output_MD.detach()
+                passes.append(_Pass(group_M, output_MD))
                 del output_MD  # the pass alone keeps the graph
                 # Texts get shorter, so the next micro-batch keeps about as much, or less.
                 coming = saved.total - before
             if saved.total > room:
                 passes[-1].output_MD = None
         with self.autocast(), torch.no_grad():
-            for group in waiting:
-                micro = load(group)
-                leaf_ND[micro.places] = self._run(micro)
-                passes.append(_Pass(group))
-        return CachedEmbeddings(self, leaf_ND.requires_grad_(), load, passes, int(tokens.lengths.sum()), saved.total)
+            for group_M in waiting:
+                leaf_ND[upload(group_M.copy(), self.device)] = run(group_M)
+                passes.append(_Pass(group_M))
+        return CachedEmbeddings(self, leaf_ND.requires_grad_(), run, passes, int(tokens.lengths.sum()), saved.total)
 
-    def _micro_batch(self, tokens: Tokens, seeds_N: np.ndarray, group: np.ndarray) -> _MicroBatch:
-        texts = tuple(upload(array, self.device) for array in self.encoder.collate(tokens, group))
-        return _MicroBatch(upload(group.copy(), self.device), texts, seeds_N[group])
-
-    def _run(self, micro: _MicroBatch) -> Tensor:
+    def _run(
+        self,
+        tokens: Tokens,
+        seeds_N: np.ndarray,
+        group_M: np.ndarray,
+        saved: AbstractContextManager[object] | None = None,
+    ) -> Tensor:
+        """The embeddings of the texts `group_M`; `saved` counts what their graph keeps."""
+        texts = [upload(array, self.device) for array in self.encoder.collate(tokens, group_M)]
+        seeds_M = seeds_N[group_M]
         # For what `SeededDropout` does not reach, as a compiled encoder's draws: alike in both passes, but dependent on
         # the micro-batch.
-        seed_random(int(micro.seeds_M[0]) >> 1, self.device)
-        with nullcontext() if self.encoder.config.compile else SeededDropout(micro.seeds_M):
-            output_MD: Tensor = self.encoder(*micro.texts)
+        seed_random(int(seeds_M[0]) >> 1, self.device)
+        with saved or nullcontext(), nullcontext() if self.encoder.config.compile else SeededDropout(seeds_M):
+            output_MD: Tensor = self.encoder(*texts)
         return output_MD
-
-    def repeat(self, micro: _MicroBatch) -> Tensor:
-        """The micro-batch's embeddings with their graph, in a second pass."""
-        with self.autocast(), uncounted():
-            return self._run(micro)
 
 
 @dataclass(frozen=True)
@@ -158,7 +147,7 @@ class CachedEmbeddings:
 
     cache: GradientCache
     embeddings: Tensor
-    load: Callable[[np.ndarray], _MicroBatch]
+    run: Callable[[np.ndarray], Tensor]
     passes: list[_Pass]
     tokens: int
     kept_bytes: int
@@ -173,8 +162,9 @@ class CachedEmbeddings:
         for done in self.passes:
             output_MD, done.output_MD = done.output_MD, None
             if output_MD is None:
-                output_MD = self.cache.repeat(self.load(done.group))
-            places = upload(done.group.copy(), gradient_ND.device)
+                with self.cache.autocast(), uncounted():
+                    output_MD = self.run(done.group_M)
+            places = upload(done.group_M.copy(), gradient_ND.device)
             output_MD.backward(gradient_ND[places])  # type: ignore[no-untyped-call]
             del output_MD  # with its graph, before the next one is built
         self.embeddings.grad = None  # spent: a second call must not add it again

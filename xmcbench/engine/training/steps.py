@@ -53,12 +53,6 @@ def check_memory(ledger: Ledger, budget: Budget, workers: Workers) -> None:
     ledger.check_memory(budget, workers.largest(float(peak)))
 
 
-def note_memory(ledger: Ledger, workers: Workers) -> None:
-    """Enter the peak resident bytes of each worker into the ledger."""
-    own = torch.tensor([peak_memory()], device=default_device())
-    ledger.worker_bytes = workers.gather(own).tolist()
-
-
 @dataclass(frozen=True)
 class EmbeddedBatch:
     """A batch, this worker's share of it, the embeddings of all its queries and of the share's labels."""
