@@ -165,7 +165,8 @@ def pretended_step(method: Any, dry: DryRun, work: Workload, shapes: Shapes) -> 
         method.modules.train()
         embedded = training.embedder.embed(dry.largest, 0)
         method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share).backward()
-        embedded.backward()
+        for cached in embedded.cached:
+            cached.backward()
         training.update.gradient_norm()
         training.update.apply(1.0, norm=1.0)
         with torch.no_grad():

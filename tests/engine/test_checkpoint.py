@@ -111,11 +111,10 @@ def save_apart(workers: Workers, root: str) -> None:
 def test_what_a_kill_left_half_written_is_not_a_checkpoint(tmp_path: Path) -> None:
     checkpoint.save(checkpoint.step_directory(tmp_path, 9), GROUPS, NOTE, ALONE)
     checkpoint.save(checkpoint.step_directory(tmp_path, 10), GROUPS, NOTE, ALONE)
-    newest = checkpoint.newest(tmp_path)
-    assert newest == checkpoint.step_directory(tmp_path, 10)
+    newest = checkpoint.step_directory(tmp_path, 10)
     half = tmp_path / f".{checkpoint.step_directory(tmp_path, 11).name}.partial"
     shutil.copytree(newest, half)  # all is written but for the name
-    assert checkpoint.newest(tmp_path) == newest
+    assert next(checkpoint.intact(tmp_path, NOTE))[0] == newest
     checkpoint.save(checkpoint.step_directory(tmp_path, 11), GROUPS, NOTE, ALONE)
     assert not half.exists()
     checkpoint.prune(tmp_path, 2)
@@ -123,7 +122,7 @@ def test_what_a_kill_left_half_written_is_not_a_checkpoint(tmp_path: Path) -> No
 
 
 def test_there_may_be_none(tmp_path: Path) -> None:
-    assert checkpoint.newest(tmp_path / "nowhere") is None
+    assert not list(checkpoint.intact(tmp_path / "nowhere", NOTE))
 
 
 ROWS = torch.randn(7, 2, generator=torch.Generator().manual_seed(0))

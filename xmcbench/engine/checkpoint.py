@@ -51,13 +51,8 @@ def save(directory: Path, groups: Groups, note: dict[str, Any], workers: Workers
     workers.barrier()
 
 
-def newest(root: Path) -> Path | None:
-    """The checkpoint of the latest step under `root`, or None."""
-    return max(root.glob("step-*"), default=None)
-
-
 def prune(root: Path, count: int) -> None:
-    """Remove all but the last `kept` checkpoints under `root`."""
+    """Remove all but the last `count` checkpoints under `root`."""
     for old in sorted(root.glob("step-*"))[:-count]:
         shutil.rmtree(old, ignore_errors=True)
 

@@ -449,11 +449,10 @@ def _label_groups(method: DualEncoder, train: TrainingData, embeddings: Embeddin
     """
     import torch
 
-    from xmcbench.engine import checkpoint
     from xmcbench.engine.flops import counting
 
     path = method.run.checkpoint / GROUPS
-    if checkpoint.newest(method.run.checkpoint) and path.exists():
+    if any(path.parent.glob("step-*")) and path.exists():
         try:
             check_manifest(path.parent, [GROUPS])
             stored_L: np.ndarray = np.load(path, allow_pickle=False)

@@ -313,7 +313,8 @@ class Training:
                 seed_random(derive_seed(run.seed, "loss", ledger.steps), embedded.queries_BD.device)
                 loss = method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share)
                 loss.backward()  # type: ignore[no-untyped-call]
-            embedded.backward()
+            for cached in embedded.cached:
+                cached.backward()
             lengths = method.queries.lengths, method.labels.lengths if method.encodes_labels else None
             method.charging.charge(method.charging.step_cost(embedded.whole, *lengths, scored.flops))
             self._advance()

@@ -12,9 +12,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from copy import deepcopy
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -107,17 +108,9 @@ def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: i
     )
 
 
-class _NoTokenizer:
-    """Takes the place of an encoder's tokenizer: nothing is tokenised."""
-
-    pad_id = 0
-
-    def after(self, prompt: str) -> _NoTokenizer:  # noqa: ARG002
-        return self
-
-
 def _random(config: EncoderConfig, vocabulary: int | None) -> Encoder:
-    no_tokenizer: Any = _NoTokenizer()
+    no_tokenizer: Any = SimpleNamespace(pad_id=0)  # nothing is tokenised
+    no_tokenizer.after = lambda _: no_tokenizer
     if config.name == STATIC:
         vectors_VH = torch.empty(vectors_shape(config, vocabulary or RANDOM_VOCABULARY))
         return StaticEncoder(config, no_tokenizer, vectors_VH)
@@ -201,7 +194,7 @@ class Memory:
         return self.activations + (loss + self.backward if self.process else max(loss, self.backward))
 
     def parts(self) -> dict[str, float]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        return asdict(self)
 
 
 def memory(
@@ -216,19 +209,18 @@ def memory(
 ) -> Memory:
     """The memory of one of `workers` on a device of the kind `cpu` or `cuda`, which may take `limit` bytes."""
     queries, pool = len(run.largest.query_ids), len(run.largest.label_ids)
-    parameters = encoder.parameters + probe.module_parameters
-    labels = pool / workers
-    texts = queries / workers + (labels if method.encodes_labels else 0)
+    parameters, tables, labels = encoder.parameters + probe.module_parameters, probe.tables.values(), pool / workers
     # The loss sees all queries and the texts of this worker's labels; rows of tables have gradients of their own.
-    vectors = queries + (labels if method.encodes_labels else 0)
-    tables = probe.tables.values()
+    texts, vectors = (number + (labels if method.encodes_labels else 0) for number in (queries / workers, queries))
     at_once = max(1, CHUNK_SCORES[device] // max(1, queries))  # rows whose gradients are made in chunks
     gradients = sum(_table_gradients(table, pool, work.train.num_labels, at_once) for table in tables) / workers
     if encoder.word_parameters:
         gradients += _word_gradients(method, work, run.lengths_N[::workers], device) * encoder.dimension * FLOAT
     pairs = queries * labels * FLOAT
     chunk = min(CHUNK_SCORES[device] * FLOAT, pairs)
-    on_gpu = device == "cuda"
+    on_gpu, index = device == "cuda", FLOAT * work.train.num_labels * probe.scored_dimension
+    # The dataset, opened again for scoring.
+    opened = float((8 * work.train.targets.nnz + OFFSETS * len(work.query_lengths_N)) / work.share)
     held = Memory(
         process=0.0 if on_gpu else process_bytes(method.config.encoder.name),
         weights=parameters * FLOAT + encoder.frozen_bytes,
@@ -242,9 +234,10 @@ def memory(
         + 2 * chunk
         + probe.loss_bytes * (queries + (labels if probe.module_parameters else min(labels, at_once))),
         backward=2 * texts * encoder.dimension * FLOAT + gradients if on_gpu else 0.0,
-        evaluation=_evaluation(work, encoder, probe, device),
+        # The index before is there until the next one is.
+        evaluation=index + _search(work, work.num_held_out, encoder, probe, device) if work.num_held_out else 0.0,
         refresh=_refresh(method, work, encoder, probe, run, device),
-        search=_search(work, work.num_test, encoder, probe, device) + (0 if on_gpu else _opened(work)),
+        search=_search(work, work.num_test, encoder, probe, device) + (0 if on_gpu else opened),
     )
     kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
     activations, again = _activations(method, encoder, run.lengths_N[::workers], device, kept)
@@ -367,16 +360,3 @@ def _search(work: Workload, queries: int, encoder: EncoderCosts, probe: Probe, d
     if probe.module_parameters:
         vectors += labels * encoder.dimension + BLOCK_COPIES * min(labels, BLOCK) * probe.scored_dimension
     return float(vectors * FLOAT + _scores(queries, labels, device))
-
-
-def _evaluation(work: Workload, encoder: EncoderCosts, probe: Probe, device: str) -> float:
-    """A search for held-out queries, if there are any; the index before is there until the next one is."""
-    if not work.num_held_out:
-        return 0.0
-    before = FLOAT * work.train.num_labels * probe.scored_dimension
-    return before + _search(work, work.num_held_out, encoder, probe, device)
-
-
-def _opened(work: Workload) -> float:
-    """The dataset, opened again for scoring."""
-    return float((8 * work.train.targets.nnz + OFFSETS * len(work.query_lengths_N)) / work.share)

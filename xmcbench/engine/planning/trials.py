@@ -171,25 +171,19 @@ class Planner:
         kept = kept_bytes(settings.activation_gib, limit - held.before_training)
         recomputed = max(0.0, 1 - kept / activations) if activations else 0.0
         operations = ledger.flops + recomputed * ledger.encoder_flops / TRAINING_PASSES
+        seconds = machine.seconds(operations, settings.precision, workers)
         parameters = encoder.parameters + probe.module_parameters
+        # By ring algorithms: the embeddings of queries are gathered; their gradients and those of all parameters are
+        # summed. Messages of one number per query are left out.
+        values = 3 * (len(run.largest.query_ids) * encoder.dimension) + 2 * parameters
+        sent = (workers - 1) / workers * FLOAT * values
         if ledger.refused_pass:
             then = "goes on without it" if method.skips_refreshes else f"ends after {ledger.epochs:.3g} epochs"
             notes = (*notes, f"{trial.label}: mining or clustering does not fit into the budget: training {then}")
         if whole is not method:
             first = f"what trains its encoder ({method.name}) is counted, the stage that follows is not"
             notes = (*notes, f"{trial.label}: {first}")
-        return TrialPlan(
-            trial=trial,
-            device=machine.name,
-            workers=workers,
-            ledger=ledger,
-            seconds=machine.seconds(operations, settings.precision, workers),
-            memory=held,
-            network=_network(len(run.largest.query_ids) * encoder.dimension, parameters, workers),
-            parameters=parameters,
-            measured=work.measured,
-            notes=notes,
-        )
+        return TrialPlan(trial, machine.name, workers, ledger, seconds, held, sent, parameters, work.measured, notes)
 
     def _look(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...], Probe]:
         """The dataset and the encoder of a trial, notes on what was assumed of them, and what its method does."""
@@ -272,13 +266,6 @@ def _limit(trial: Trial, machine: Machine) -> float:
     return min(machine.memory, trial.budget.peak_bytes or machine.memory)
 
 
-def _network(query_values: int, parameters: int, workers: int) -> float:
-    """Bytes that a worker sends in a step, by ring algorithms: the embeddings of queries are gathered; their gradients
-    and those of all parameters are summed. Messages of one number per query are left out.
-    """
-    return (workers - 1) / workers * FLOAT * (3 * query_values + 2 * parameters)
-
-
 def too_large(plan: TrialPlan) -> str | None:
     """Why the trial will not fit its budget's memory, or None if it will, or where only running it can tell."""
     limit, needed = plan.trial.budget.peak_bytes, plan.memory.total
@@ -291,11 +278,9 @@ def too_long(plan: TrialPlan, timeout: float) -> str | None:
     """Why the trial will not end within `timeout` seconds, or None if it will."""
     if plan.seconds <= timeout:
         return None
-    hours, limit = plan.seconds / 3600, timeout / 3600
-    return (
-        f"{plan.trial.dataset}/{plan.trial.label} is predicted to take {hours:.4g} hours on {plan.workers} x "
-        f"{plan.device}, idle, the suite's timeout ends it after {limit:.4g}"
-    )
+    predicted = f"is predicted to take {plan.seconds / 3600:.4g} hours on {plan.workers} x {plan.device}, idle"
+    ends = f"the suite's timeout ends it after {timeout / 3600:.4g}"
+    return f"{plan.trial.dataset}/{plan.trial.label} {predicted}, {ends}"
 
 
 def plan_here(trial: Trial, data: Path, cache_dir: Path, workers: int) -> TrialPlan | None:

@@ -63,11 +63,6 @@ class EmbeddedBatch:
     labels_SD: Tensor
     cached: tuple[CachedEmbeddings, ...]
 
-    def backward(self) -> None:
-        """Push the gradients of the embeddings through the encoder."""
-        for cached in self.cached:
-            cached.backward()
-
 
 class BatchEmbedder:
     """Embeds the batches of `sampler` with the encoder of `method`."""
