@@ -72,7 +72,7 @@ def planned(method: Any, work: Workload) -> tuple[Memory, DryRun]:
     encoder = costs(settings.encoder, settings.precision, int(np.median(work.query_lengths_N)))
     probe = observe(method, work, encoder.dimension)
     dry = DryRun(method, work, probe, Charging(Ledger(), encoder.flops), Budget(steps=4), seed=0).spend()
-    return memory(method, work, encoder, probe, dry, 1, "cuda", float("inf")), dry
+    return memory(dry, encoder, 1, "cuda", float("inf")), dry
 
 
 class Shapes(FakeTensorMode):  # type: ignore[no-untyped-call]

@@ -35,9 +35,8 @@ from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, t
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES, KEPT_CHUNKS
 from xmcbench.engine.planning.dry_run import DRAWN, DryRun
-from xmcbench.engine.planning.probe import Probe, Table, Workload
+from xmcbench.engine.planning.probe import Table, Workload
 from xmcbench.engine.sampling.clusters import clustering_bytes
-from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.search.exact import SIZES
 from xmcbench.engine.tables.touched_rows import TouchedRows
 from xmcbench.engine.training.gradient_cache import SavedBytes
@@ -197,17 +196,9 @@ class Memory:
         return asdict(self)
 
 
-def memory(
-    method: EmbeddingMethod,
-    work: Workload,
-    encoder: EncoderCosts,
-    probe: Probe,
-    run: DryRun,
-    workers: int,
-    device: str,
-    limit: float,
-) -> Memory:
+def memory(run: DryRun, encoder: EncoderCosts, workers: int, device: str, limit: float) -> Memory:
     """The memory of one of `workers` on a device of the kind `cpu` or `cuda`, which may take `limit` bytes."""
+    method, work, probe = run.method, run.work, run.probe
     queries, pool = len(run.largest.query_ids), len(run.largest.label_ids)
     parameters, tables, labels = encoder.parameters + probe.module_parameters, probe.tables.values(), pool / workers
     # The loss sees all queries and the texts of this worker's labels; rows of tables have gradients of their own.
@@ -226,7 +217,7 @@ def memory(
         weights=parameters * FLOAT + encoder.frozen_bytes,
         optimizer=(3 * parameters - encoder.word_parameters) * FLOAT,
         tables=sum(table.rows * table.row_bytes for table in tables) / workers,
-        data=_sampler_state(run.sampler, work, probe.mining_dimension, on_gpu) + (0 if on_gpu else _data(work)),
+        data=_sampler_state(run, on_gpu) + (0 if on_gpu else _data(work)),
         embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT + gradients,
         activations=0.0,
         # A loss takes more labels in chunks, a method's modules all of them.
@@ -235,9 +226,9 @@ def memory(
         + probe.loss_bytes * (queries + (labels if probe.module_parameters else min(labels, at_once))),
         backward=2 * texts * encoder.dimension * FLOAT + gradients if on_gpu else 0.0,
         # The index before is there until the next one is.
-        evaluation=index + _search(work, work.num_held_out, encoder, probe, device) if work.num_held_out else 0.0,
-        refresh=_refresh(method, work, encoder, probe, run, device),
-        search=_search(work, work.num_test, encoder, probe, device) + (0 if on_gpu else opened),
+        evaluation=index + _search(run, work.num_held_out, encoder, device) if work.num_held_out else 0.0,
+        refresh=_refresh(run, encoder, device),
+        search=_search(run, work.num_test, encoder, device) + (0 if on_gpu else opened),
     )
     kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
     activations, again = _activations(method, encoder, run.lengths_N[::workers], device, kept)
@@ -247,7 +238,7 @@ def memory(
 # Loads what a worker has loaded at its first step; the bytes of the model itself are subtracted.
 IDLE = """
 import psutil, torch
-import xmcbench.runs.worker, xmcbench.engine.training.training
+import xmcbench.runs.worker, xmcbench.engine.training.steps, xmcbench.engine.training.training
 from xmcbench.engine.encoders import static, transformer
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.plugins.registry import registry
@@ -304,20 +295,19 @@ def _activations(
     return sum(each[:fitting]) + encoder.bytes_per_pass, again
 
 
-def _refresh(
-    method: EmbeddingMethod, work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun, device: str
-) -> float:
+def _refresh(run: DryRun, encoder: EncoderCosts, device: str) -> float:
     """Embeddings of everything, and copies of them: of the first vectors, and of those that the sampler looks at; and
     a block of scores where it searches them.
 
     A method that asks for the first vectors of queries sums them by label, with two copies of the targets.
     """
-    queries, labels, width = work.num_queries, work.train.num_labels, FLOAT * encoder.dimension
+    work, probe, width = run.work, run.probe, FLOAT * encoder.dimension
+    queries, labels = work.num_queries, work.train.num_labels
     first = {
         "queries": 2 * (width * (queries + labels) + 8 * work.train.targets.nnz / work.share),
         "labels": width * labels + clustering_bytes(labels, probe.groups, encoder.dimension),
     }
-    held = [first[texts] for texts in method.first_passes]
+    held = [first[texts] for texts in run.method.first_passes]
     if run.looks:
         held += [part.refresh_bytes(queries, labels, probe.mining_dimension) for part in run.sampler.parts]
     return max(held, default=0.0) + (_scores(queries, labels, device) if run.found else 0.0)
@@ -329,10 +319,10 @@ def _scores(queries: int, labels: int, device: str) -> float:
     return 2.0 * FLOAT * min(sizes.rows, queries) * min(sizes.columns, labels)
 
 
-def _sampler_state(sampler: Sampler, work: Workload, dimension: int, on_gpu: bool) -> float:
+def _sampler_state(run: DryRun, on_gpu: bool) -> float:
     """Bytes of a sampler's state; its stand-in vectors count at the dimension of the real ones."""
-    total = 0.0
-    for tensor in sampler.state().values():
+    work, dimension, total = run.work, run.probe.mining_dimension, 0.0
+    for tensor in run.sampler.state().values():
         share = 1.0 if len(tensor) == work.train.num_labels else work.share  # rows of labels, or of sampled queries
         if tensor.is_floating_point() and tensor.ndim == 2:
             total += len(tensor) * dimension * tensor.element_size() / share
@@ -350,12 +340,12 @@ def _data(work: Workload) -> float:
     return float((of_queries + OFFSETS * queries) / work.share + of_labels + OFFSETS * labels)
 
 
-def _search(work: Workload, queries: int, encoder: EncoderCosts, probe: Probe, device: str) -> float:
+def _search(run: DryRun, queries: int, encoder: EncoderCosts, device: str) -> float:
     """The index, the embeddings of so many queries, and one block of scores.
 
     Modules compute the index from embeddings: these and the parts of a block of it are there beside it.
     """
-    labels = work.train.num_labels
+    labels, probe = run.work.train.num_labels, run.probe
     vectors = labels * probe.scored_dimension + queries * (encoder.dimension + probe.scored_dimension)
     if probe.module_parameters:
         vectors += labels * encoder.dimension + BLOCK_COPIES * min(labels, BLOCK) * probe.scored_dimension

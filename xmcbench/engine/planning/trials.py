@@ -165,7 +165,7 @@ class Planner:
         except Exception as problem:  # a method may need more than a sampler and a loss
             raise XMCBenchError(f"cannot be planned: {type(problem).__name__}: {problem}") from problem
         limit = _limit(trial, machine)
-        held = memory(method, work, encoder, probe, run, workers, machine.kind, limit)
+        held = memory(run, encoder, workers, machine.kind, limit)
         # The texts whose activations are not kept pass the encoder twice.
         activations = encoder.kept_bytes(float(run.lengths_N.sum()), len(run.lengths_N)) / workers
         kept = kept_bytes(settings.activation_gib, limit - held.before_training)
