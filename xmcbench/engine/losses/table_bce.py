@@ -10,7 +10,7 @@ Legend: B queries, S rows of the table (of this worker), C rows of a chunk, D di
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,21 +24,15 @@ from xmcbench.engine.losses.score_sums import Scores
 from xmcbench.engine.tables.label_table import LabelTable
 
 
-@dataclass(frozen=True)
-class RowGradients:
-    """The gradient of the rows of a table, chunk by chunk; `factor` is that of a score's sigmoid(s) - y."""
-
-    queries_BD: Tensor
-    positives: Positives
-    factor: Tensor
-    squared_norm: Tensor  # of the whole gradient, float64
-
-    def chunks(self, weight_SD: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Places and float32 gradients [C, D], computed from the rows as they are when a chunk is asked for."""
-        scores = Scores(self.queries_BD, weight_SD, self.positives, 1.0, flops.Count())
-        for start in scores.starts:
-            residuals_BC = _residuals(scores, start)[0].mul_(self.factor)
-            yield slice(start, start + scores.width), residuals_BC.T @ scores.scaled_BD
+def _row_gradients(
+    queries_BD: Tensor, positives: Positives, factor: Tensor, weight_SD: Tensor
+) -> Iterator[tuple[slice, Tensor]]:
+    """Places and float32 gradients [C, D], from the rows as they are when a chunk is asked for; `factor` is that of
+    sigmoid(s) - y."""
+    scores = Scores(queries_BD, weight_SD, positives, 1.0, flops.Count())
+    for start in scores.starts:
+        residuals_BC = _residuals(scores, start)[0].mul_(factor)
+        yield slice(start, start + scores.width), residuals_BC.T @ scores.scaled_BD
 
 
 class _OneVsAll(Function):
@@ -68,7 +62,8 @@ class _OneVsAll(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         queries_BD, of_queries_BD = ctx.saved_tensors
         factor = grads[0] * ctx.share
-        ctx.table.defer(RowGradients(queries_BD, ctx.positives, factor, ctx.norm * factor.double() ** 2))
+        gradients = partial(_row_gradients, queries_BD, ctx.positives, factor)
+        ctx.table.defer(gradients, ctx.norm * factor.double() ** 2)
         of_queries: Tensor = of_queries_BD * factor
         return of_queries, None, None
 

@@ -12,7 +12,6 @@ D dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -26,17 +25,8 @@ from xmcbench.engine.tables.settings import TableConfig
 from xmcbench.trial.run import derive_seed
 
 _BLOCK = 4096  # rows that share a generator when a table is filled
-
-
-class RowGradients(Protocol):
-    """The gradient of all rows of a table, which is made a chunk at a time while the table takes its step."""
-
-    @property
-    def squared_norm(self) -> Tensor:
-        """Of the whole gradient, float64."""
-
-    def chunks(self, weight_ND: Tensor, /) -> Iterator[tuple[slice, Tensor]]:
-        """Places of rows and their gradients [M, D], given the weights as they are before these rows are updated."""
+# Places of all rows and their gradients [M, D], a chunk at a time; from the weights, as they are before it is updated.
+Chunks = Callable[[Tensor], Iterator[tuple[slice, Tensor]]]
 
 
 class LabelTable(nn.Module):
@@ -71,17 +61,15 @@ class LabelTable(nn.Module):
         self.seed = torch.initial_seed() if seed is None else seed
         self.optimizer = config.build_optimizer()
         shape = (len(row_ids_N), dimension)
-        dtype = {"float32": torch.float32, "e4m3": torch.float8_e4m3fn}.get(config.dtype, torch.bfloat16)
-        state = self.optimizer.state(*shape)
-        tensors = {"weight": torch.zeros(shape, dtype=dtype), **state}
-        tensors["updates"] = torch.zeros((), dtype=torch.int64)
-        for name, tensor in tensors.items():
+        dtype = {"float32": torch.float32, "bf16": torch.bfloat16, "e4m3": torch.float8_e4m3fn}[config.dtype]
+        state, updates = self.optimizer.state(*shape), torch.zeros((), dtype=torch.int64)
+        for name, tensor in {"weight": torch.zeros(shape, dtype=dtype), **state, "updates": updates}.items():
             self.register_buffer(name, tensor)
         self.register_buffer("row_ids", row_ids_N.to(torch.int64), persistent=False)
         self.state_names = tuple(state)
         self._leaves: list[tuple[Tensor | None, Tensor]] = []
         self._combined: tuple[Tensor | None, Tensor] | None = None
-        self._deferred: RowGradients | None = None
+        self._deferred: tuple[Chunks, Tensor] | None = None
 
     @property
     def num_rows(self) -> int:
@@ -143,17 +131,15 @@ class LabelTable(nn.Module):
             self._combined = None
         return leaf
 
-    def defer(self, gradients: RowGradients) -> None:
-        """Take the gradient of all rows from `gradients` in the next step, in place of leaves."""
+    def defer(self, gradients: Chunks, squared_norm: Tensor) -> None:
+        """Make the gradient of all rows, of that norm (squared, float64), in the next step, in place of leaves."""
         if self._deferred is not None or self._leaves:
             raise RuntimeError("a table's gradient is deferred once a step, and then no row is asked for")
-        self._deferred = gradients
+        self._deferred = gradients, squared_norm
 
     def gradient_norm_squared(self) -> Tensor:
         """Sum of squares of this step's gradient, float64: this worker's part of the squared global norm."""
-        if self._deferred is not None:
-            return self._deferred.squared_norm
-        return squared_norm(self._gradient()[1])
+        return self._deferred[1] if self._deferred else squared_norm(self._gradient()[1])
 
     @torch.no_grad()
     def step(self, rate: float, scale: float = 1.0) -> None:
@@ -163,8 +149,7 @@ class LabelTable(nn.Module):
         other rows lie with the worker. Every worker calls this each step, as the number of updates is part of the
         rounding.
         """
-        rounds = self.config.dtype in ("bf16", "e4m3")
-        key = derive_seed(self.seed, "rounding", int(self.updates)) if rounds else 0
+        key = derive_seed(self.seed, "rounding", int(self.updates))
         for place, gradient_MD in self._chunks():
             self._update(place, gradient_MD.float() * scale, rate, key)
         self.updates += 1
@@ -173,8 +158,8 @@ class LabelTable(nn.Module):
 
     def _chunks(self) -> Iterator[tuple[slice | Tensor, Tensor]]:
         """Places of rows and their gradients [M, D] in this step, a chunk at a time."""
-        if self._deferred is not None:
-            yield from self._deferred.chunks(self.weight)
+        if self._deferred:
+            yield from self._deferred[0](self.weight)
             return
         rows, gradient = self._gradient()
         length = rows_of_chunk(self.weight)
@@ -184,30 +169,28 @@ class LabelTable(nn.Module):
 
     def _update(self, place: slice | Tensor, gradient_MD: Tensor, rate: float, key: int) -> None:
         taken = {name: _take(self.get_buffer(name), place) for name in (*self.state_names, "weight")}
-        state, weight_MD = {name: taken[name] for name in self.state_names}, taken["weight"].float()
-        self.optimizer.update(weight_MD, gradient_MD, state, rate)
-        changed = {**state, "weight": weight_MD}
-        if self.config.dtype == "bf16":
-            changed["weight"] = rounding.stochastic(weight_MD, _take(self.row_ids, place), key)
-        elif self.config.dtype == "e4m3":
-            changed["weight"] = rounding.stochastic_e4m3(weight_MD, _take(self.row_ids, place), key)
-        for name, rows in changed.items():
-            if isinstance(place, Tensor):
+        weight_MD = taken["weight"].float()
+        self.optimizer.update(weight_MD, gradient_MD, taken, rate)
+        if self.config.dtype != "float32":
+            rounded = rounding.stochastic if self.config.dtype == "bf16" else rounding.stochastic_e4m3
+            weight_MD = rounded(weight_MD, _take(self.row_ids, place), key)
+        if isinstance(place, Tensor):
+            for name, rows in {**taken, "weight": weight_MD}.items():
                 _bytes(self.get_buffer(name)).index_copy_(0, place, _bytes(rows))
-            elif rows is not taken.get(name):  # a view is there already
-                self.get_buffer(name)[place] = rows
+        elif weight_MD is not taken["weight"]:  # a view is there already
+            self.weight[place] = weight_MD
 
+    @torch.no_grad()
     def _gradient(self) -> tuple[Tensor | None, Tensor]:
         """The different rows of this step (None: all) and their gradients, those of all leaves summed."""
         if self._combined is None:
-            with torch.no_grad():
-                self._combined = self._sum_of_leaves()
+            self._combined = self._sum_of_leaves()
         return self._combined
 
     def _sum_of_leaves(self) -> tuple[Tensor | None, Tensor]:
-        some = [(rows, _gradient_of(leaf)) for rows, leaf in self._leaves if rows is not None]
-        full = [_gradient_of(leaf) for rows, leaf in self._leaves if rows is None]
-        if full:
+        leaves = [(rows, torch.zeros_like(leaf) if leaf.grad is None else leaf.grad) for rows, leaf in self._leaves]
+        some = [(rows, gradient) for rows, gradient in leaves if rows is not None]
+        if full := [gradient for rows, gradient in leaves if rows is None]:
             total_ND = sum(full[1:], start=full[0])
             for rows_S, gradient_SD in some:
                 total_ND = total_ND.index_add(0, upload(rows_S, total_ND.device), gradient_SD.to(total_ND.dtype))
@@ -221,10 +204,6 @@ class LabelTable(nn.Module):
             return upload(rows_S, device), gradient_SD
         sums_UD = gradient_SD.new_zeros(len(rows_U), gradient_SD.shape[1])
         return upload(rows_U, device), sums_UD.index_add_(0, upload(places_S, device), gradient_SD)
-
-
-def _gradient_of(leaf: Tensor) -> Tensor:
-    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
 def _bytes(tensor: Tensor) -> Tensor:

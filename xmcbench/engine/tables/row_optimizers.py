@@ -4,12 +4,14 @@ The label table cuts its rows into chunks, hands each over in float32 together w
 stores what comes back. So an optimiser holds no tensors, knows neither row numbers nor workers, and its update of a row
 depends on that row alone: a table dealt out over workers is updated as the whole one.
 
+`state(num_rows, dimension)` is the state of rows that were never updated, by name; the first dimension of every tensor
+is rows. `update` changes rows and their state in place, in float32, at a learning rate; it uses the gradient up.
+
 Legend: N rows of the table, M rows of a chunk, D dimensions.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -21,23 +23,11 @@ _CHUNK = {"cpu": 2**18, "cuda": 2**24}  # values: on a CPU the temporaries of a 
 
 def rows_of_chunk(weight_ND: Tensor) -> int:
     """The rows that are updated at once."""
-    return max(1, _CHUNK.get(weight_ND.device.type, _CHUNK["cuda"]) // max(1, weight_ND.shape[1]))
-
-
-class RowOptimizer(ABC):
-    """The contract of an optimiser of table rows."""
-
-    @abstractmethod
-    def state(self, num_rows: int, dimension: int) -> State:
-        """The state of N rows that were never updated, by name; the first dimension of every tensor is rows."""
-
-    @abstractmethod
-    def update(self, weight_MD: Tensor, gradient_MD: Tensor, state: State, rate: float) -> None:
-        """Update rows and their state in place, in float32, at learning rate `rate`; the gradient is used up."""
+    return max(1, _CHUNK[weight_ND.device.type] // max(1, weight_ND.shape[1]))
 
 
 @dataclass(frozen=True)
-class RowAdam(RowOptimizer):
+class RowAdam:
     """Adam (Kingma & Ba, 2015, Algorithm 1) with decoupled weight decay (Loshchilov & Hutter, 2019, Algorithm 2).
 
     Every row has its own step count, so the first updates of a row that is rarely touched are corrected for bias as if
@@ -72,7 +62,7 @@ class RowAdam(RowOptimizer):
 
 
 @dataclass(frozen=True)
-class MomentumSGD(RowOptimizer):
+class MomentumSGD:
     """Gradient descent with momentum, as `torch.optim.SGD`: the decay is added to the gradient.
 
     What full one-vs-all tables are trained with: Renee with momentum 0.9 and weight decay 1e-4, ELMO with momentum 0,
@@ -91,3 +81,6 @@ class MomentumSGD(RowOptimizer):
         if self.momentum:
             gradient_MD = state["momentum"].mul_(self.momentum).add_(gradient_MD)
         weight_MD.add_(gradient_MD, alpha=-rate)
+
+
+RowOptimizer = RowAdam | MomentumSGD

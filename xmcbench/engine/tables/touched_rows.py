@@ -69,15 +69,10 @@ class RowUpdate:
         (rows_U, gradient), self._taken = self._taken, None
         values_VH = self._values()
         gradient_UH = gradient.view(len(rows_U), values_VH.shape[1])
-        length = rows_of_chunk(values_VH)
-        tensors = {**self.state, "weight": values_VH}
-        for start in range(0, len(rows_U), length):
-            rows_M = rows_U[start : start + length]
+        tensors, length = {**self.state, "weight": values_VH}, rows_of_chunk(values_VH)
+        for rows_M, gradient_MH in zip(torch.split(rows_U, length), torch.split(gradient_UH, length), strict=True):
             taken = {name: tensor.index_select(0, rows_M) for name, tensor in tensors.items()}
-            gradient_MH = gradient_UH[start : start + length]
-            self.optimizer.update(
-                taken["weight"], gradient_MH if scale == 1 else gradient_MH.mul_(scale), taken, self.rate * factor
-            )
+            self.optimizer.update(taken["weight"], gradient_MH.mul_(scale), taken, self.rate * factor)
             for name, tensor in tensors.items():
                 tensor.index_copy_(0, rows_M, taken[name])
 
