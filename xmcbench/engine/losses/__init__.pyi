@@ -1,6 +1,5 @@
-from .bce import binary_cross_entropy
 from .positives import Positives, label_to_query
-from .score_sums import pair_scores
+from .score_sums import binary_cross_entropy, pair_scores
 from .settings import TrainedPositives, TripletLoss
 from .soft_top_k_loss import soft_top_k
 from .softmax_losses import decoupled_softmax, pal, psl, softmax

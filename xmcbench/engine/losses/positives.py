@@ -48,13 +48,9 @@ class Positives:
         counts_B = self.rows_P.new_zeros(self.num_queries)
         return self.workers.sum(counts_B.index_add_(0, self.rows_P, torch.ones_like(self.rows_P)))
 
-    @property
+    @cached_property
     def host(self) -> Positives:
         """The same pairs on the CPU. Pairs that came from there by `to` know it; of others a GPU is asked, once."""
-        return self if self.rows_P.is_cpu else self._host
-
-    @cached_property
-    def _host(self) -> Positives:
         return self._moved(lambda tensor: tensor.cpu())
 
     @cached_property
@@ -65,11 +61,8 @@ class Positives:
 
     def to(self, device: torch.device | str) -> Positives:
         """These pairs on `device`."""
-        host, device = self.host, torch.device(device)
-        if device.type == "cpu":
-            return host
-        moved = host._moved(lambda tensor: upload(tensor, device))
-        moved.__dict__["_host"] = host
+        moved = self.host._moved(lambda tensor: upload(tensor, torch.device(device)))
+        moved.__dict__["host"] = self.host
         return moved
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> Positives:

@@ -121,7 +121,7 @@ class _LogSumExp(Function):
             if negatives:
                 scores_BC[places] = -torch.inf
             largest_B1 = scores_BC.amax(1, keepdim=True)
-            terms_BC = scores_BC.sub_(_finite(largest_B1)).exp_()
+            terms_BC = scores_BC.sub_(finite(largest_B1)).exp_()
             sums_B = torch.logaddexp(sums_B, largest_B1[:, 0] + terms_BC.sum(1).log())
             if len(kept) < KEPT_CHUNKS:
                 kept[start] = terms_BC, largest_B1
@@ -134,7 +134,7 @@ class _LogSumExp(Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         scores = Scores.of(ctx)
         kept: dict[int, tuple[Tensor, Tensor]] = ctx.kept
-        sums_B1, asked_B1 = _finite(ctx.saved_tensors[2][:, None]), grads[0][:, None]
+        sums_B1, asked_B1 = finite(ctx.saved_tensors[2][:, None]), grads[0][:, None]
 
         def softmax(start: int) -> Tensor:
             if start in kept:  # overwritten here: a second backward pass computes it again
@@ -149,10 +149,7 @@ class _LogSumExp(Function):
 
 
 class _CrossEntropy(Function):
-    """The sum over labels of log(1 + e^s) - y s, divided by B. The gradient of s is (sigmoid(s) - y) / B.
-
-    The gradient needs no sum over labels, so the forward pass computes it too.
-    """
+    """The gradient of s needs no sum over labels, so the forward pass computes it too."""
 
     @staticmethod
     def forward(ctx: Any, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, temperature: float) -> Tensor:
@@ -185,7 +182,7 @@ def _cross_entropy(scores: Scores) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     return (sums_B.sum() - scores_P.sum()) * share, gradients
 
 
-def _finite(numbers: Tensor) -> Tensor:
+def finite(numbers: Tensor) -> Tensor:
     """`numbers` with -inf, the log of an empty sum, replaced by 0, which avoids -inf - -inf."""
     return numbers.masked_fill(numbers == -torch.inf, 0.0)
 
@@ -230,8 +227,11 @@ def pair_scores(queries_BD: Tensor, labels_SD: Tensor, pairs: Positives) -> Tens
     return scores_P
 
 
-def cross_entropy(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, temperature: float) -> Tensor:
-    """Scalar: binary cross-entropies summed over this worker's pool, averaged over the B queries."""
+def binary_cross_entropy(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, *, temperature: float) -> Tensor:
+    """Binary cross-entropy over every label of the pool (DEXML Eq. 2; OvA-BCE): the sum of log(1 + e^s) - y s.
+
+    Scalar: averaged over the B queries; a worker's part. The gradient of a score is (sigmoid(s) - y) / B.
+    """
     mean: Tensor = _CrossEntropy.apply(queries_BD, labels_SD, positives, temperature)  # type: ignore[no-untyped-call]
     return mean
 

@@ -24,7 +24,7 @@ from torch.autograd import Function
 from torch.nn.functional import logsigmoid, softplus
 
 from xmcbench.engine.losses.positives import Positives
-from xmcbench.engine.losses.score_sums import Scores, largest
+from xmcbench.engine.losses.score_sums import Scores, finite, largest
 from xmcbench.engine.losses.softmax_losses import at_pairs, mean_over_queries
 from xmcbench.engine.workers import Workers
 
@@ -37,6 +37,7 @@ class _Row:
     """A summary of the numbers of each row so far: the `best_BM` largest, and power sums of all others.
 
     `powers_BJ` are the sums of e^(j (x - cut)), j = 1 .. J. The cut is the smallest of the best: no term exceeds 1.
+    It is -inf of a row that is not full yet; nothing is left out of that.
     """
 
     def __init__(self, best_BM: Tensor) -> None:
@@ -63,10 +64,10 @@ class _Row:
 
     def rescaling(self, cut_B1: Tensor) -> Tensor:
         """[B, J] what turns power sums relative to an earlier cut into those relative to this one."""
-        return (self.j_J * (cut_B1 - _finite(self.cut_B1))).exp()
+        return (self.j_J * (cut_B1 - finite(self.cut_B1))).exp()
 
     def _sum_powers(self, numbers_BN: Tensor) -> None:
-        e_BN = numbers_BN.sub_(_finite(self.cut_B1)).exp_()
+        e_BN = numbers_BN.sub_(finite(self.cut_B1)).exp_()
         power_BN = e_BN.clone()
         for j in range(self.powers_BJ.shape[1]):
             self.powers_BJ[:, j] += power_BN.sum(1)
@@ -78,11 +79,6 @@ class _Row:
         row.add(workers.gather(self.best_BM.T).T.clone())
         row.powers_BJ += workers.sum(self.powers_BJ * row.rescaling(self.cut_B1))
         return row
-
-
-def _finite(cut_B1: Tensor) -> Tensor:
-    """0 in place of the -inf of a row that is not full yet: nothing is left out of it."""
-    return cut_B1.masked_fill(cut_B1 == -torch.inf, 0.0)
 
 
 class _Balance:

@@ -81,18 +81,13 @@ class _Hardest(Function):
         return *scores.pull(scatter, grads[1]), None, None
 
 
-def _hardest(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    hardest: tuple[Tensor, Tensor, Tensor] = _Hardest.apply(queries_BD, labels_SD, positives, count)  # type: ignore[no-untyped-call]
-    return hardest
-
-
 def hardest_negatives(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> tuple[Tensor, Tensor]:
     """[B, H] the scores of each query's `count` hardest negatives among the labels of all workers, in descending order,
     and [P] the scores of this worker's positive pairs.
 
     Every worker receives them. Missing negatives of a query are -inf, which has no gradient.
     """
-    own_BH, scores_P, _ = _hardest(queries_BD, labels_SD, positives, count)
+    own_BH, scores_P, _ = _Hardest.apply(queries_BD, labels_SD, positives, count)  # type: ignore[no-untyped-call]
     return positives.workers.gather(own_BH.T).T.topk(count, dim=1).values, scores_P
 
 
@@ -102,7 +97,7 @@ def hardest_pairs(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, c
 
     The result is an argument for `pair_scores`.
     """
-    own_BH, _, columns_BH = _hardest(queries_BD, labels_SD, positives, count)
+    own_BH, _, columns_BH = _Hardest.apply(queries_BD, labels_SD, positives, count)  # type: ignore[no-untyped-call]
     if positives.workers.size == 1:  # the CPU knows how many negatives a query has: nothing waits for a GPU
         num_true_B = torch.bincount(positives.host.rows_P, minlength=positives.num_queries)
         kept_BH = torch.arange(count) < (labels_SD.shape[0] - num_true_B)[:, None]
