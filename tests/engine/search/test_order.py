@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xmcbench.engine.search.order import PAD, keys, scores_and_labels
+from xmcbench.engine.search.exact import PAD, keys, scores_and_labels
 
 FLOATS = st.one_of(st.floats(width=32, allow_nan=False), st.sampled_from([0.0, -0.0, 1.0, -1.0]))
 LABELS = st.integers(0, 2**31 - 1)

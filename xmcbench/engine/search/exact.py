@@ -18,6 +18,7 @@ M maxima of parts of a chunk, or keys of a query; W nominated labels of a query,
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import cache, cached_property
 from pathlib import Path
@@ -29,10 +30,9 @@ import torch
 from torch import Tensor
 
 from xmcbench.engine import flops
-from xmcbench.engine.search.order import PAD, keys, predictions, scores_and_labels
-from xmcbench.engine.search.twins import SPARE, searching
 from xmcbench.trial.predictions import Predictions
 
+SPARE = 8  # labels that a search nominates beyond k: float32 products round differently in different chunks
 MAX_MAXIMA = 1024  # maxima per query that the first threshold is computed from: more cost more than they save
 
 
@@ -48,50 +48,62 @@ class Sizes(NamedTuple):
 SIZES = {"cpu": Sizes(512, 1 << 13, 1 << 19), "cuda": Sizes(4096, 1 << 16, 1 << 28)}
 
 
-def top_k(queries_ND: Tensor, labels_LD: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
-    """The `k` labels of highest inner product for each query [N, k]; ties rank by lower label id. See `ExactIndex`."""
-    return searching(labels_LD, ExactIndex).top_k(queries_ND, k, exclude=exclude)
+class Index(ABC):
+    """Searchable labels, on their device, which must not change later: they are checked once.
 
-
-class ExactIndex:
-    """Searches labels on their device. Scores are float32 for vectors of any type.
-
-    Products nominate k + 8 labels. A label is missed only if rounding lifts more than these 8 above it. Where the
-    processor multiplies bf16 itself, a search of many queries first nominates 1.5 k + 16 labels by bf16 products;
-    queries for which `_Rounding` leaves another label possible are searched again. The labels must not change later:
-    they are checked once.
+    All kinds return the same scores, float32 for vectors of any type, and order; only a graph or clusters may miss
+    labels.
     """
 
     def __init__(self, labels_LD: Tensor) -> None:
         self.labels_LD = labels_LD.detach()
-        self.greatest = greatest(self.labels_LD)
+        self.greatest = _greatest(self.labels_LD)
 
     @torch.no_grad()
     def top_k(self, queries_ND: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
-        """The `k` best labels of each query without the pairs in `exclude` [N, L]; short rows are padded with -1.
+        """The `k` labels with the highest inner product for each query [N, k]; ties rank by lower label id.
 
-        Raises ValueError if k exceeds the number of labels, shapes do not fit, or a score might not be finite.
+        Pairs in `exclude` [N, L] are left out; -1 pads short rows. Raises ValueError if k exceeds the number of labels,
+        shapes do not fit, or a score might not be finite.
         """
-        check(queries_ND, self.labels_LD, self.greatest, k, exclude)
-        flops.current().flops += 2 * len(queries_ND) * self.labels_LD.numel()
+        _check(queries_ND, self.labels_LD, self.greatest, k, exclude)
+        best = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
         rows = SIZES[self.labels_LD.device.type].rows
-        screens = self.labels_LD.is_cpu and bf16_multiplies_faster()
-        best_of_all = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
         for start in range(0, len(queries_ND), rows):
             part = slice(start, start + rows)
             queries_BD = queries_ND[part].to(self.labels_LD.device, torch.float32)
-            excluded = None if exclude is None else exclude[part]
-            if screens and len(queries_BD) > rows // 2:  # fewer queries save less than the labels' rounding costs
-                best_BK, unsure_A = self._screened(queries_BD, k, excluded)
-                screens = len(unsure_A) <= len(queries_BD) // 8  # more cost what the others save
-            else:
-                best_BK = self._search(queries_BD, k, excluded)
-            best = predictions(best_BK)
-            best_of_all.indices[part], best_of_all.scores[part] = best.indices, best.scores
-        return best_of_all
+            keys_BK = self._search(queries_BD, k, None if exclude is None else exclude[part])
+            scores_BK, labels_BK = scores_and_labels(keys_BK)
+            best.indices[part], best.scores[part] = labels_BK.int().cpu().numpy(), scores_BK.cpu().numpy()
+        return best
+
+    @abstractmethod
+    def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
+        """[B, K] keys of the best labels, in descending order."""
+
+
+class ExactIndex(Index):
+    """Scores every label.
+
+    Products nominate k + 8 labels. A label is missed only if rounding lifts more than these 8 above it. Where the
+    processor multiplies bf16 itself, a search of many queries first nominates 1.5 k + 16 labels by bf16 products;
+    queries for which `_Rounding` leaves another label possible are searched again.
+    """
+
+    def __init__(self, labels_LD: Tensor) -> None:
+        super().__init__(labels_LD)
+        self.screens = labels_LD.is_cpu and bf16_multiplies_faster()
 
     def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
-        """[B, K] keys of the best labels."""
+        flops.current().flops += 2 * len(queries_BD) * self.labels_LD.numel()
+        # Fewer queries save less than the labels' rounding costs.
+        if not self.screens or len(queries_BD) <= SIZES[self.labels_LD.device.type].rows // 2:
+            return self._best(queries_BD, k, exclude)
+        best_BK, unsure_A = self._screened(queries_BD, k, exclude)
+        self.screens = len(unsure_A) <= len(queries_BD) // 8  # more cost what the others save
+        return best_BK
+
+    def _best(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
         chunks = _Chunks(self.labels_LD, None)
         _, labels_BW = _nominate(chunks.of(queries_BD, exclude), min(len(self.labels_LD), k + SPARE))
         return rank(queries_BD, self.labels_LD, labels_BW, k)
@@ -109,7 +121,7 @@ class ExactIndex:
         unsure_A = (~(lowest_B >= self._rounding.greatest_scores(queries_BD, of_others_B))).nonzero()[:, 0]
         if len(unsure_A):
             of_unsure = None if exclude is None else exclude[unsure_A.numpy()]
-            best_BK[unsure_A] = self._search(queries_BD[unsure_A], k, of_unsure)
+            best_BK[unsure_A] = self._best(queries_BD[unsure_A], k, of_unsure)
         return best_BK, unsure_A
 
     @cached_property
@@ -117,7 +129,7 @@ class ExactIndex:
         return _Rounding(self.labels_LD)
 
 
-def check(queries_ND: Tensor, labels_LD: Tensor, label: float, k: int, exclude: sp.csr_array | None) -> None:
+def _check(queries_ND: Tensor, labels_LD: Tensor, label: float, k: int, exclude: sp.csr_array | None) -> None:
     """Raise ValueError unless the search is well defined and every score finite; `label` is the labels' `greatest`."""
     shapes = f"queries {list(queries_ND.shape)} and labels {list(labels_LD.shape)}"
     if queries_ND.ndim != 2 or labels_LD.ndim != 2 or queries_ND.shape[1] != labels_LD.shape[1]:
@@ -128,7 +140,7 @@ def check(queries_ND: Tensor, labels_LD: Tensor, label: float, k: int, exclude: 
         raise ValueError(f"excluded pairs {list(exclude.shape)} for {shapes}")
     if not len(queries_ND):
         return
-    query = greatest(queries_ND)
+    query = _greatest(queries_ND)
     for name, value in (("query", query), ("label", label)):
         if not math.isfinite(value):
             raise ValueError(f"a {name} vector contains {value}, expected finite numbers")
@@ -136,7 +148,7 @@ def check(queries_ND: Tensor, labels_LD: Tensor, label: float, k: int, exclude: 
         raise ValueError(f"queries up to {query:.3g} and labels up to {label:.3g} overflow float32 scores")
 
 
-def greatest(vectors_ND: Tensor) -> float:
+def _greatest(vectors_ND: Tensor) -> float:
     """The largest magnitude of a value, 0 of no values; NaN if any value is NaN."""
     if not vectors_ND.numel():
         return 0.0
@@ -276,9 +288,9 @@ def _nominate(chunks: Iterator[tuple[int, Tensor]], width: int) -> tuple[Tensor,
         labels_F, rows_F = start + places_F // len(best_BW), places_F % len(best_BW)
         waiting.append((keys(scores_CB.view(-1)[places_F].float(), labels_F), rows_F))
         if sum(len(rows_F) for _, rows_F in waiting) >= best_BW.numel():
-            best_BW, waiting = _best(best_BW, waiting), []
+            best_BW, waiting = best_of(best_BW, waiting), []
             bar_B = scores_and_labels(best_BW.amin(1))[0].to(scores_CB.dtype)
-    return scores_and_labels(_best(best_BW, waiting) if waiting else best_BW)
+    return scores_and_labels(best_of(best_BW, waiting) if waiting else best_BW)
 
 
 def _first_bar(scores_CB: Tensor, width: int) -> Tensor:
@@ -299,7 +311,7 @@ def _true(entries: Tensor) -> Tensor:
     return entries.flatten().nonzero().squeeze(1)
 
 
-def _best(best_BW: Tensor, waiting: list[tuple[Tensor, Tensor]]) -> Tensor:
+def best_of(best_BW: Tensor, waiting: list[tuple[Tensor, Tensor]]) -> Tensor:
     """[B, W] the largest keys of each row, of those in `best_BW` and of the waiting keys and their rows."""
     keys_F, rows_F = (torch.cat(parts) for parts in zip(*waiting, strict=True))
     rows_F, order_F = rows_F.sort()
@@ -321,3 +333,29 @@ def rank(queries_BD: Tensor, labels_LD: Tensor, nominated_BW: Tensor, k: int) ->
         )
         torch.sum(labels_AWD.mul_(queries_AD[:, None]), dim=2, out=scores_AW)
     return keys(scores_BW.masked_fill(nominated_BW < 0, -torch.inf), nominated_BW).topk(k, dim=1).values
+
+
+# The ranking order, by descending score and then ascending label, as one integer key per pair: the high bits are the
+# float32 score, the low bits the inverted label id. The k largest keys are the top k, ties included.
+_MAGNITUDE = 0x7FFF_FFFF  # all bits of a float but its sign; also the greatest int32, from which ids are subtracted
+
+
+def keys(scores_NM: Tensor, labels_NM: Tensor) -> Tensor:
+    """[N, M] int64 keys of pairs with float32 scores; a score of -inf marks padding, which ranks last."""
+    bits_NM = (scores_NM + 0.0).view(torch.int32)  # adding 0 turns -0.0 into 0.0, so that they tie
+    return (_ascending(bits_NM).long() << 32) + (_MAGNITUDE - labels_NM)
+
+
+def scores_and_labels(keys_NM: Tensor) -> tuple[Tensor, Tensor]:
+    """The scores [N, M] float32 and labels [N, M] int64 of keys; the label of padding is -1."""
+    scores_NM = _ascending((keys_NM >> 32).int()).view(torch.float32)
+    labels_NM = _MAGNITUDE - (keys_NM & _MAGNITUDE)
+    return scores_NM, labels_NM.masked_fill(scores_NM == -torch.inf, -1)
+
+
+def _ascending(bits: Tensor) -> Tensor:
+    """Float bits as integers in the same order, and back. The bits of negative floats descend and are flipped."""
+    return bits ^ ((bits >> 31) & _MAGNITUDE)
+
+
+PAD = int(keys(torch.tensor(-torch.inf), torch.tensor(0)))

@@ -2,7 +2,7 @@
 
 Faiss nominates labels; `exact.rank` scores and sorts them, so that all backends return the same scores.
 
-Legend: N queries, L labels, D dimensions; B queries of a chunk, M nominated labels of a query.
+Legend: L labels, D dimensions; B queries of a chunk, M nominated labels of a query.
 """
 
 from __future__ import annotations
@@ -15,11 +15,8 @@ import torch
 from torch import Tensor
 
 from xmcbench.data.pairs import binary, contains
-from xmcbench.engine.search import exact
-from xmcbench.engine.search.order import predictions
-from xmcbench.engine.search.twins import SPARE
+from xmcbench.engine.search.exact import SPARE, Index, rank
 from xmcbench.errors import import_extra
-from xmcbench.trial.predictions import Predictions
 
 # Of the graph (HNSW; Malkov and Yashunin, 2018), which with several threads depends on their timing.
 LINKS, CONSTRUCTION = 32, 200  # links per label, and the candidates that it chooses them from
@@ -45,13 +42,13 @@ def cluster_flops(num_queries: int, num_labels: int, dimension: int) -> int:
     return 2 * dimension * (built + searched)
 
 
-class FaissIndex:
+class FaissIndex(Index):
     """Float32 label vectors in a graph on the CPU, or in clusters, on the GPUs if faiss has any."""
 
     def __init__(self, labels_LD: Tensor, *, graph: bool) -> None:
         faiss = import_extra("faiss", "cpu", "an approximate search")  # or `gpu`
-        self.labels_LD, self.graph = labels_LD.detach(), graph
-        self.greatest = exact.greatest(self.labels_LD)
+        super().__init__(labels_LD)
+        self.graph = graph
         num_labels, dimension = labels_LD.shape
         vectors_LD = _array(labels_LD)
         if graph:
@@ -67,23 +64,9 @@ class FaissIndex:
             self.index.train(vectors_LD)
         self.index.add(vectors_LD)
 
-    @torch.no_grad()
-    def top_k(self, queries_ND: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
-        """The `k` best labels of each query, as from `exact.ExactIndex`, of which some may be missed.
-
-        Pairs in `exclude` [N, L] are left out; faiss searches for that many more labels. -1 pads short rows.
-        """
-        exact.check(queries_ND, self.labels_LD, self.greatest, k, exclude)
-        results = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
-        rows = exact.SIZES[self.labels_LD.device.type].rows
-        for start in range(0, len(queries_ND), rows):
-            part = slice(start, start + rows)
-            queries_BD = queries_ND[part].to(self.labels_LD.device, torch.float32)
-            best = self._search(queries_BD, k, None if exclude is None else binary(exclude[part]))
-            results.indices[part], results.scores[part] = best.indices, best.scores
-        return results
-
-    def _search(self, queries_BD: Tensor, k: int, excluded: sp.csr_array | None) -> Predictions:
+    def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
+        """Faiss searches for as many more labels as are excluded."""
+        excluded = None if exclude is None else binary(exclude)
         most = 0 if excluded is None else int(np.diff(excluded.indptr).max())
         wanted = min(len(self.labels_LD), k + SPARE + most)
         if self.graph:
@@ -92,7 +75,7 @@ class FaissIndex:
         if excluded is not None:
             labels_BM[contains(excluded, labels_BM)] = -1
         nominated_BM = torch.from_numpy(labels_BM).to(self.labels_LD.device)
-        return predictions(exact.rank(queries_BD, self.labels_LD, nominated_BM, k))
+        return rank(queries_BD, self.labels_LD, nominated_BM, k)
 
 
 def _array(vectors: Tensor) -> np.ndarray:

@@ -6,6 +6,7 @@ Legend: N queries, L labels, D dimensions, S queries of a sample.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     import scipy
     from torch import Tensor
 
-    from xmcbench.engine.search.twins import Index
+    from xmcbench.engine.search.exact import Index
+    from xmcbench.trial.predictions import Predictions
 
 Backend = Literal["exact", "faiss-hnsw", "faiss-ivf"]
 APPROXIMATE: frozenset[Backend] = frozenset({"faiss-hnsw", "faiss-ivf"})
@@ -25,18 +27,19 @@ NEIGHBOURS = 10  # DEXML, Section C.7
 
 def build_index(labels_LD: Tensor, backend: Backend = "exact") -> Index:
     """An index of the labels. Raises `XMCBenchError` if the backend needs faiss and faiss is missing."""
-    from functools import partial
-
-    from xmcbench.engine.search.twins import searching
-
-    return searching(labels_LD, partial(_index_of, backend=backend))
-
-
-def _index_of(labels_LD: Tensor, backend: Backend) -> Index:
     from xmcbench.engine.search.exact import ExactIndex
     from xmcbench.engine.search.faiss import FaissIndex
+    from xmcbench.engine.search.twins import searching
 
-    return ExactIndex(labels_LD) if backend == "exact" else FaissIndex(labels_LD, graph=backend == "faiss-hnsw")
+    approximate = partial(FaissIndex, graph=backend == "faiss-hnsw")
+    return searching(labels_LD, ExactIndex if backend == "exact" else approximate)
+
+
+def top_k(
+    queries_ND: Tensor, labels_LD: Tensor, k: int, *, exclude: scipy.sparse.csr_array | None = None
+) -> Predictions:
+    """The `k` best labels of each query, as from `Index.top_k`, by an exact search."""
+    return build_index(labels_LD).top_k(queries_ND, k, exclude=exclude)
 
 
 def backend_for(num_queries: int, num_labels: int) -> Backend:
@@ -58,7 +61,6 @@ def measured_recall(
 ) -> float:
     """The share of the exact `k` nearest labels that `index` finds, of a sample of queries; counts no operations."""
     from xmcbench.engine import flops
-    from xmcbench.engine.search.exact import top_k
 
     sample = np.unique(np.linspace(0, len(queries_ND) - 1, SAMPLE).astype(int))
     queries_SD, excluded = queries_ND[sample], exclude[sample]
