@@ -3,8 +3,7 @@ from .builtin import Recipe
 from .cached import Cached
 from .clusters import Clusters, balanced_clusters
 from .embeddings import Embeddings
-from .parts import AllLabels, Draw, Nearest, Negatives, Order, Shuffled
-from .sampler import Sampler
+from .sampler import AllLabels, Draw, Nearest, Negatives, Order, Sampler, Shuffled
 from .settings import ClusteredBatches
 
 __all__ = [

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from xmcbench.engine.device import upload
 from xmcbench.engine.losses.softmax_losses import decoupled_softmax
-from xmcbench.engine.sampling.batch import Batch, TrainingQueries
+from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
-from xmcbench.engine.sampling.parts import Negatives
+from xmcbench.engine.sampling.sampler import Negatives, Sampler
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import current_workers
 from xmcbench.errors import XMCBenchError
@@ -52,7 +52,7 @@ class Cached(Negatives):
     def extends_pool(self) -> bool:
         return True
 
-    def attach(self, sampler: TrainingQueries) -> None:
+    def attach(self, sampler: Sampler) -> None:
         super().attach(sampler)
         self.shard = Shard(sampler.num_labels, current_workers())
 
@@ -82,8 +82,7 @@ class Cached(Negatives):
     def _gradient_norms(self, batch: Batch, queries_BD: Tensor) -> np.ndarray:
         """[L] the norm of the gradient that each cached vector gets from the loss over all labels."""
         assert self.cache_LD is not None  # `observe` raises otherwise
-        everything = self.sampler.with_pool(batch, np.arange(self.sampler.num_labels))
-        mine = self.shard.share(everything)
+        mine = self.shard.share(self.sampler.with_pool(batch, np.arange(self.sampler.num_labels)))
         mine = replace(mine, positives=mine.positives.to(queries_BD.device))
         with torch.enable_grad():
             labels_MD = self.cache_LD[upload(self.shard.label_ids, queries_BD.device)].float().requires_grad_()

@@ -23,9 +23,9 @@ from torch.nn.functional import normalize
 
 from xmcbench.engine import flops
 from xmcbench.engine.device import upload
-from xmcbench.engine.sampling.batch import Batch, TrainingQueries
+from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
-from xmcbench.engine.sampling.parts import Order
+from xmcbench.engine.sampling.sampler import Order
 
 MIN_GAIN = 1e-4
 
@@ -163,11 +163,7 @@ class Clusters(Order):
     ) -> None:
         if vectors == "bank" and start < 1:
             raise ValueError("the bank is empty before the first epoch: start at 1 or later, or cluster fresh vectors")
-        self.size = size
-        self.start = start
-        self.every = every
-        self.growth = growth
-        self.vectors = vectors
+        self.size, self.start, self.every, self.growth, self.vectors = size, start, every, growth, vectors
         self.clusters_Q: np.ndarray | None = None
         self.bank_ND: Tensor | None = None
 
@@ -175,17 +171,13 @@ class Clusters(Order):
     def observes(self) -> bool:
         return self.vectors == "bank"
 
-    def attach(self, sampler: TrainingQueries) -> None:
-        super().attach(sampler)
-        self._unclustered_Q = np.arange(len(sampler.query_ids))
-
     def num_clusters(self, epoch: int) -> int:
         """The smallest power of two that keeps clusters within this epoch's size."""
         size = self.size * 2 ** sum(grown <= epoch for grown in self.growth)
         return _power_of_two(len(self.sampler.query_ids) / size)
 
     def arrange(self, epoch: int) -> np.ndarray:
-        clusters_Q = self._unclustered_Q if self.clusters_Q is None else self.clusters_Q
+        clusters_Q = np.arange(len(self.sampler.query_ids)) if self.clusters_Q is None else self.clusters_Q
         rng = self.sampler.rng("order", epoch)
         place = rng.permutation(clusters_Q.max() + 1)
         # Members are shuffled too: a cluster that spans two batches is not always cut at the same place.

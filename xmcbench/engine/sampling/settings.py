@@ -9,7 +9,7 @@ from pydantic import Field
 from xmcbench.trial.method import Settings
 
 if TYPE_CHECKING:
-    from xmcbench.engine.sampling.parts import Order
+    from xmcbench.engine.sampling.sampler import Order
 
 GROWTH = (10, 20, 25, 50, 75, 100, 125, 150, 200)  # NGAME's
 OF_CLUSTERS = frozenset({"cluster_size", "cluster_start", "cluster_every", "cluster_growth", "cluster_vectors"})
@@ -42,7 +42,7 @@ class ClusteredBatches(Settings):
     def order(self) -> Order:
         """The `order` of a `Sampler`."""
         from xmcbench.engine.sampling.clusters import Clusters
-        from xmcbench.engine.sampling.parts import Shuffled
+        from xmcbench.engine.sampling.sampler import Shuffled
 
         if self.batches == "shuffled":
             return Shuffled()

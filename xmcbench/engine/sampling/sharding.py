@@ -23,10 +23,8 @@ class Shard:
 
     def __init__(self, num_labels: int, workers: Workers, groups_L: np.ndarray | None = None) -> None:
         self.workers = workers
-        self.num_labels = num_labels
-        groups_L = np.arange(num_labels) if groups_L is None else groups_L
-        self.groups_L = groups_L
-        self.owner_L = groups_L % workers.size
+        self.groups_L = np.arange(num_labels) if groups_L is None else groups_L
+        self.owner_L = self.groups_L % workers.size
         self.mine_L = self.owner_L == workers.rank
         self.label_ids = np.flatnonzero(self.mine_L)
 
@@ -43,17 +41,9 @@ class Shard:
         """The batch with all its queries, the labels of its pool that this worker holds, and their true pairs."""
         if self.workers.size == 1:
             return batch
-        mine_S = self.mine_L[batch.label_ids]
-        return replace(batch, label_ids=batch.label_ids[mine_S], positives=self._positives(batch.positives, mine_S))
-
-    def _positives(self, positives: Positives, mine_S: np.ndarray) -> Positives:
-        kept_S = torch.from_numpy(mine_S)
-        column_S, kept_P = kept_S.cumsum(0) - 1, kept_S[positives.columns_P]
-        return Positives(
-            positives.rows_P[kept_P],
-            column_S[positives.columns_P[kept_P]],
-            positives.num_queries,
-            int(mine_S.sum()),
-            {which: weights_P[kept_P] for which, weights_P in positives.chosen.items()},
-            self.workers,
-        )
+        mine_S, pairs = self.mine_L[batch.label_ids], batch.positives
+        column_S, kept_P = torch.from_numpy(np.cumsum(mine_S) - 1), torch.from_numpy(mine_S)[pairs.columns_P]
+        rows_P, columns_P = pairs.rows_P[kept_P], column_S[pairs.columns_P[kept_P]]
+        chosen = {which: weights_P[kept_P] for which, weights_P in pairs.chosen.items()}
+        own = Positives(rows_P, columns_P, pairs.num_queries, int(mine_S.sum()), chosen, self.workers)
+        return replace(batch, label_ids=batch.label_ids[mine_S], positives=own)
