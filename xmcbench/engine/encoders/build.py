@@ -35,9 +35,8 @@ def load_encoder(config: EncoderConfig, directory: Path) -> Encoder:
 
 def tokenizer_of(config: EncoderConfig, texts: Sequence[str], cache: Path) -> TextTokenizer:
     """The encoder's tokenizer alone; `texts` are the training queries. Raises XMCBenchError if it cannot be loaded."""
-    if config.name == STATIC:
-        return words_tokenizer(config, texts, cache)
-    return TransformerEncoder.tokenizer_of(config, texts, cache)
+    of = words_tokenizer if config.name == STATIC else TransformerEncoder.tokenizer_of
+    return of(config, texts, cache)
 
 
 def _class_of(config: EncoderConfig) -> type[TransformerEncoder] | type[StaticEncoder]:

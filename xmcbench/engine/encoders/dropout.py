@@ -11,8 +11,9 @@ Legend: M texts, * further dimensions of a tensor, K words of 64 bits per text.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -55,14 +56,6 @@ class SeededDropout(TorchFunctionMode):
     def __exit__(self, *exception: object) -> None:
         super().__exit__(*exception)  # type: ignore[no-untyped-call]
         self.entered.pop()
-
-    @contextmanager
-    def again_from(self, calls: int) -> Iterator[None]:
-        """The masks that followed so many calls."""
-        again = SeededDropout(self.seeds_M)
-        again.calls, again._uploaded = calls, self._uploaded
-        with again:
-            yield
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -126,10 +119,8 @@ def repeated() -> tuple[AbstractContextManager[object], AbstractContextManager[o
 
     It is the `context_fn` of `torch.utils.checkpoint`.
     """
-    if not SeededDropout.entered:
-        return nullcontext(), nullcontext()  # torch repeats its own draws
-    active = SeededDropout.entered[-1]
-    return nullcontext(), active.again_from(active.calls)
+    # Torch repeats its own draws; a copy continues from the number of calls so far.
+    return nullcontext(), copy(SeededDropout.entered[-1]) if SeededDropout.entered else nullcontext()
 
 
 def text_seeds(seed: int, kind: str, ids_M: np.ndarray) -> np.ndarray:

@@ -6,11 +6,13 @@ Legend: N texts, M texts of a micro-batch, H or D dimensions of an embedding.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +21,8 @@ from torch.nn.functional import dropout, normalize
 
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.device import upload
-from xmcbench.engine.encoders.own_modules import SentenceModule, write_sentence_layout
-from xmcbench.engine.encoders.settings import EncoderConfig, Precision
+from xmcbench.engine.encoders.own_modules import PROMPTS, SentenceModule
+from xmcbench.engine.encoders.settings import MODULES, EncoderConfig, Precision
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 
 
@@ -91,7 +93,21 @@ class Encoder(nn.Module, ABC):
         modules = self.sentence_modules(max_length)
         if self.config.normalize and modules[-1].kind != "Normalize":
             modules.append(SentenceModule("Normalize", f"{len(modules)}_Normalize"))  # no settings, so no folder
-        write_sentence_layout(directory, modules, self.prompts)
+        index = [
+            {"idx": i, "name": str(i), "path": module.folder, "type": f"sentence_transformers.models.{module.kind}"}
+            for i, module in enumerate(modules)
+        ]
+        settings: dict[str, Any] = {"model_type": "SentenceTransformer", "similarity_fn_name": "dot"}
+        if self.prompts:
+            settings["prompts"] = self.prompts
+        files = {MODULES: index, PROMPTS: settings}
+        files |= {
+            f"{module.folder}/{name}".lstrip("/"): what for module in modules for name, what in module.files.items()
+        }
+        for name, content in files.items():
+            path = directory / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def trained_tensors(self) -> dict[str, Tensor]:
         """What training changes, by name: all but frozen weights."""

@@ -41,18 +41,13 @@ class SentenceModule:
 
 def saved_modules(directory: Path) -> list[SentenceModule]:
     """The modules in the order in which sentence-transformers applies them. Raises XMCBenchError."""
-    modules = []
-    entries = _read_json(directory / MODULES)
-    if not isinstance(entries, list) or not all(
-        isinstance(own, dict) and {"type", "path"} <= own.keys() for own in entries
-    ):
-        raise XMCBenchError(f"{directory / MODULES}: expected a list of modules, each with type and path")
-    for entry in entries:
-        kind = str(entry["type"])
-        if not kind.startswith(LIBRARY):
-            raise XMCBenchError(f"{directory / MODULES}: module {shown(kind)} is not of sentence-transformers")
-        modules.append(SentenceModule(kind.rpartition(".")[2], str(entry["path"])))
-    return modules
+    place = directory / MODULES
+    entries = _read_json(place)
+    if not isinstance(entries, list) or not all(isinstance(e, dict) and {"type", "path"} <= e.keys() for e in entries):
+        raise XMCBenchError(f"{place}: expected a list of modules, each with type and path")
+    if foreign := [kind for entry in entries if not (kind := str(entry["type"])).startswith(LIBRARY)]:
+        raise XMCBenchError(f"{place}: module {shown(foreign[0])} is not of sentence-transformers")
+    return [SentenceModule(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
 
 
 def saved_prompts(directory: Path) -> dict[str, str]:
@@ -133,11 +128,20 @@ class OwnModules(nn.Module):
 
 
 class Pooling(nn.Module):
-    """Pools states [M, W, H] under a mask [M, W] in one or more ways, side by side."""
+    """Pools states [M, W, H] under a mask [M, W] in one or more ways, side by side, as a folder says."""
 
-    def __init__(self, modes: list[str], settings: dict[str, Any]) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.modes, self.settings = modes, settings
+        place = folder / SETTINGS
+        self.settings = _read_json(place)
+        if not self.settings.get("include_prompt", True):
+            raise XMCBenchError(f"{place}: pooling without the prompt (include_prompt: false) is not known")
+        old = [mode for mode, key in OLD_MODES.items() if self.settings.get(key)]
+        modes = self.settings.get("pooling_mode", old or "mean")
+        self.modes = [modes] if isinstance(modes, str) else list(modes)
+        for mode in self.modes:
+            if mode not in POOLINGS:
+                raise XMCBenchError(f"{place}: unknown pooling {shown(mode)}{suggest(str(mode), POOLINGS)}")
 
     def forward(self, states_MWH: Tensor, mask_MW: Tensor) -> Tensor:
         return torch.cat([POOLINGS[mode](states_MWH, mask_MW.to(states_MWH.dtype)) for mode in self.modes], dim=1)
@@ -151,16 +155,6 @@ def _mean(states_MWH: Tensor, mask_MW: Tensor) -> Tensor:
     return _weighted(states_MWH, mask_MW / mask_MW.sum(1, keepdim=True).clamp(min=1e-9))
 
 
-def _by_place(states_MWH: Tensor, mask_MW: Tensor) -> Tensor:
-    """The mean with weights 1, 2, ..."""
-    return _mean(states_MWH, mask_MW * mask_MW.cumsum(1))
-
-
-def _last(states_MWH: Tensor, mask_MW: Tensor) -> Tensor:
-    """The last token that is no padding."""
-    return _weighted(states_MWH, (mask_MW.cumsum(1) == mask_MW.sum(1, keepdim=True)) * mask_MW)
-
-
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cls": lambda states_MWH, _: states_MWH[:, 0],
     "max": lambda states_MWH, mask_MW: states_MWH.masked_fill(mask_MW[..., None] == 0, -torch.inf).amax(1),
@@ -168,19 +162,35 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "mean_sqrt_len_tokens": lambda states_MWH, mask_MW: _weighted(
         states_MWH, mask_MW / mask_MW.sum(1, keepdim=True).clamp(min=1e-9).sqrt()
     ),
-    "weightedmean": _by_place,
-    "lasttoken": _last,
+    "weightedmean": lambda states_MWH, mask_MW: _mean(states_MWH, mask_MW * mask_MW.cumsum(1)),
+    "lasttoken": lambda states_MWH, mask_MW: _weighted(
+        states_MWH, (mask_MW.cumsum(1) == mask_MW.sum(1, keepdim=True)) * mask_MW
+    ),
 }
 
 
 class Dense(nn.Module):
-    """A linear layer and an activation."""
+    """The linear layer and activation of a folder. Raises XMCBenchError where they do what is not known here."""
 
-    def __init__(self, activation: str, settings: dict[str, Any]) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
+        place = folder / SETTINGS
+        settings = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"} | _read_json(place)
+        path, _, activation = settings["activation_function"].rpartition(".")
+        if not path.startswith("torch.nn") or not isinstance(getattr(nn, activation, None), type):
+            raise XMCBenchError(f"{place}: activation {shown(settings['activation_function'])} is not one of torch.nn")
+        inner = {"sentence_embedding", None}
+        if settings.get("use_residual") or {settings.get(f"module_{end}_name") for end in ("input", "output")} - inner:
+            raise XMCBenchError(f"{place}: a Dense module with a residual or other names is not known")
+        if missing := [name for name in ("in_features", "out_features") if not isinstance(settings.get(name), int)]:
+            raise XMCBenchError(f"{place}: {missing[0]}: expected a number of dimensions")
         self.settings = settings
         self.linear = nn.Linear(settings["in_features"], settings["out_features"], bias=settings["bias"])
         self.activation: nn.Module = getattr(nn, activation)()
+        try:
+            self.load_state_dict(load_file(folder / WEIGHTS))
+        except (OSError, SafetensorError, RuntimeError) as problem:
+            raise XMCBenchError(f"{folder / WEIGHTS}: {' '.join(str(problem).split())}") from problem
 
     def forward(self, vectors_MH: Tensor) -> Tensor:
         activated_MD: Tensor = self.activation(self.linear(vectors_MH))
@@ -192,40 +202,6 @@ class Normalize(nn.Module):
 
     def forward(self, vectors_MH: Tensor) -> Tensor:
         return normalize(vectors_MH, dim=1)
-
-
-def dense(folder: Path) -> Dense:
-    """The layer that a folder has. Raises XMCBenchError where it does what is not known here."""
-    place = folder / SETTINGS
-    settings = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"} | _read_json(place)
-    path, _, activation = settings["activation_function"].rpartition(".")
-    if not path.startswith("torch.nn") or not isinstance(getattr(nn, activation, None), type):
-        raise XMCBenchError(f"{place}: activation {shown(settings['activation_function'])} is not one of torch.nn")
-    inner = {"sentence_embedding", None}
-    if settings.get("use_residual") or {settings.get(f"module_{end}_name") for end in ("input", "output")} - inner:
-        raise XMCBenchError(f"{place}: a Dense module with a residual or other names is not known")
-    if missing := [name for name in ("in_features", "out_features") if not isinstance(settings.get(name), int)]:
-        raise XMCBenchError(f"{place}: {missing[0]}: expected a number of dimensions")
-    made = Dense(activation, settings)
-    try:
-        made.load_state_dict(load_file(folder / WEIGHTS))
-    except (OSError, SafetensorError, RuntimeError) as problem:
-        raise XMCBenchError(f"{folder / WEIGHTS}: {' '.join(str(problem).split())}") from problem
-    return made
-
-
-def _pooling(folder: Path) -> Pooling:
-    place = folder / SETTINGS
-    settings = _read_json(place)
-    if not settings.get("include_prompt", True):
-        raise XMCBenchError(f"{place}: pooling without the prompt (include_prompt: false) is not known")
-    old = [mode for mode, key in OLD_MODES.items() if settings.get(key)]
-    modes = settings.get("pooling_mode", old or "mean")
-    modes = [modes] if isinstance(modes, str) else list(modes)
-    for mode in modes:
-        if mode not in POOLINGS:
-            raise XMCBenchError(f"{place}: unknown pooling {shown(mode)}{suggest(str(mode), POOLINGS)}")
-    return Pooling(modes, settings)
 
 
 def _read_json(path: Path) -> Any:
@@ -245,31 +221,7 @@ OLD_MODES = {
     "lasttoken": "pooling_mode_lasttoken",
 }
 LAYERS: dict[str, Callable[[Path], nn.Module]] = {
-    "Pooling": _pooling,
-    "Dense": dense,
+    "Pooling": Pooling,
+    "Dense": Dense,
     "Normalize": lambda _: Normalize(),
 }
-
-
-def write_sentence_layout(directory: Path, modules: Sequence[SentenceModule], prompts: dict[str, str]) -> None:
-    """Make `SentenceTransformer(directory)` apply these modules, whose weights are in their folders already.
-
-    `prompts` are put before queries and documents.
-    """
-    index = [
-        {"idx": i, "name": str(i), "path": module.folder, "type": f"sentence_transformers.models.{module.kind}"}
-        for i, module in enumerate(modules)
-    ]
-    files: dict[str, Any] = {
-        MODULES: index,
-        PROMPTS: {
-            "model_type": "SentenceTransformer",
-            "similarity_fn_name": "dot",
-            **({"prompts": prompts} if prompts else {}),
-        },
-    }
-    files |= {f"{module.folder}/{name}".lstrip("/"): what for module in modules for name, what in module.files.items()}
-    for name, content in files.items():
-        path = directory / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

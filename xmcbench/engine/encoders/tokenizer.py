@@ -114,7 +114,7 @@ class TextTokenizer:
 
         def tokenize(texts: Sequence[str]) -> list[list[int]]:
             encoding = self.tokenizer(
-                prompted(texts),
+                [self.prompt + text for text in texts],
                 add_special_tokens=self.special_tokens,
                 truncation=True,
                 max_length=max_length,
@@ -123,9 +123,6 @@ class TextTokenizer:
             )
             ids: list[list[int]] = encoding["input_ids"]
             return ids
-
-        def prompted(texts: Sequence[str]) -> list[str]:
-            return [self.prompt + text for text in texts] if self.prompt else list(texts)
 
         if self._backend is None:
             return tokenize
@@ -136,13 +133,13 @@ class TextTokenizer:
             heads = [head(text, size) for text in texts]
             tokens = [encoding.ids for encoding in encode(heads)]
             short = [i for i, ids in enumerate(tokens) if len(ids) < max_length and len(heads[i]) < len(texts[i])]
-            if short:
-                for i, ids in zip(short, tokenize_heads([texts[i] for i in short], 4 * size), strict=True):
-                    tokens[i] = ids
+            longer = tokenize_heads([texts[i] for i in short], 4 * size) if short else []
+            for i, ids in zip(short, longer, strict=True):
+                tokens[i] = ids
             return tokens
 
         first = HEAD * max_length if self._cuts_at_spaces else sys.maxsize
-        return lambda texts: tokenize_heads(prompted(texts), first)
+        return lambda texts: tokenize_heads([self.prompt + text for text in texts], first)
 
     @property
     def _cuts_at_spaces(self) -> bool:

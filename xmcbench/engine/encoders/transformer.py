@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from xmcbench.data.tokens import Tokens, micro_batches
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.dropout import repeated
-from xmcbench.engine.encoders.encoder import Encoder, TextFlops
+from xmcbench.engine.encoders.encoder import Encoder, TextFlops, evaluating
 from xmcbench.engine.encoders.lora import SETTINGS, add_adapters, merged, read_adapters
 from xmcbench.engine.encoders.own_modules import OLD_MODES, POOLINGS, OwnModules, SentenceModule, saved_prompts
 from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, EncoderConfig
@@ -129,10 +129,24 @@ class TransformerEncoder(Encoder):
 
         Raises XMCBenchError if they cannot be loaded.
         """
-        if config.name in RANDOM_ENCODERS:
-            return _random_config(vocabulary, config)
-        with _loading(config, place := config.place) as offline:
-            return _settings(config, place, offline)
+        if config.name not in RANDOM_ENCODERS:
+            with _loading(config, place := config.place) as offline:
+                return _settings(config, place, offline)
+        from transformers import BertConfig
+
+        width, layers, heads = RANDOM_ENCODERS[config.name]
+        rate = 0.1 if config.hidden_dropout is None else config.hidden_dropout
+        return BertConfig(
+            vocab_size=vocabulary,
+            hidden_size=width,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=4 * width,
+            hidden_dropout_prob=rate,
+            attention_probs_dropout_prob=rate,
+            pad_token_id=0,
+            attn_implementation=attention(),
+        )
 
     @staticmethod
     def transformer_of(settings: Any) -> nn.Module:
@@ -174,23 +188,17 @@ class TransformerEncoder(Encoder):
         """Embeddings [M, H] in float32. Without a mask no token is padding, and attention is faster."""
         encoded(len(ids_MW), ids_MW.numel() if mask_MW is None else mask_MW.sum())
         states_MWH = self.transformer(input_ids=ids_MW, attention_mask=self._attended(mask_MW)).last_hidden_state
+        if self.own is None and self.config.pooling == "mean":
+            if mask_MW is None:
+                return self.finished(states_MWH.float().mean(1))
+            sums_MH = torch.einsum("mwh,mw->mh", states_MWH, mask_MW.to(states_MWH.dtype)).float()
+            return self.finished(sums_MH / mask_MW.sum(1, keepdim=True).clamp(min=1))
+        whole_MW = states_MWH.new_ones(states_MWH.shape[:2]) if mask_MW is None else mask_MW
         if self.own is not None:
-            whole = states_MWH.new_ones(states_MWH.shape[:2])
-            return self.finished(self.own(states_MWH, whole if mask_MW is None else mask_MW))
-        if self.config.pooling in ("weightedmean", "lasttoken"):
-            mask_MW = states_MWH.new_ones(states_MWH.shape[:2]) if mask_MW is None else mask_MW
-            # Places are counted in float32: bf16 has no odd numbers above 256.
-            pooled_MH = POOLINGS[self.config.pooling](states_MWH.float(), mask_MW.float())
-            return self.finished(pooled_MH.float())  # autocast multiplies in bf16
-        if self.config.pooling == "cls":
-            pooled_MH = states_MWH[:, 0].float()
-        elif mask_MW is None:
-            pooled_MH = states_MWH.float().mean(1)
-        else:
-            weights_MW = mask_MW.to(states_MWH.dtype)
-            pooled_MH = torch.einsum("mwh,mw->mh", states_MWH, weights_MW).float()
-            pooled_MH = pooled_MH / mask_MW.sum(1, keepdim=True).clamp(min=1)
-        return self.finished(pooled_MH)
+            return self.finished(self.own(states_MWH, whole_MW))
+        # Places are counted in float32: bf16 has no odd numbers above 256.
+        pooled_MH = POOLINGS[self.config.pooling](states_MWH.float(), whole_MW.float())
+        return self.finished(pooled_MH.float())  # autocast multiplies in bf16
 
     def _attended(self, mask_MW: Tensor | None) -> Tensor | None:
         """The mask as the transformer takes it.
@@ -208,19 +216,14 @@ class TransformerEncoder(Encoder):
     def flops(self) -> TextFlops:
         """Counted for 1, 2 and 3 tokens. Matrices applied to each token give the linear part, the products of attention
         the square one."""
-        device = next(self.parameters()).device
-        mode, counts = self.training, []
-        self.eval()  # so that counting draws nothing from the generator
-        try:
-            for tokens in (1, 2, 3):
-                ids_MW = torch.full((1, tokens), self.tokenizer.pad_id + 1, device=device)
-                # Plain attention: the counter does not know every fused one.
-                plain = torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH)
-                with torch.no_grad(), plain[0], plain[1], uncounted(), FlopCounterMode(display=False) as counter:
-                    self(ids_MW)
-                counts.append(counter.get_total_flops())
-        finally:
-            self.train(mode)
+        device, counts = next(self.parameters()).device, []
+        for tokens in (1, 2, 3):
+            ids_MW = torch.full((1, tokens), self.tokenizer.pad_id + 1, device=device)
+            # Plain attention: the counter does not know every fused one. Without dropout nothing is drawn.
+            plain = torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH), evaluating(self)
+            with torch.no_grad(), plain[0], plain[1], plain[2], uncounted(), FlopCounterMode(display=False) as counter:
+                self(ids_MW)
+            counts.append(counter.get_total_flops())
         square = (counts[2] - 2 * counts[1] + counts[0]) // 2
         linear = counts[1] - counts[0] - 3 * square
         return TextFlops(counts[0] - linear - square, linear, square)
@@ -322,22 +325,3 @@ def _settings(config: EncoderConfig, place: str, offline: bool) -> Any:
 def _no_pooler(settings: Any) -> dict[str, bool]:
     """A pooler would be parameters that nothing trains."""
     return {"add_pooling_layer": False} if settings.model_type in {"bert", "roberta", "mpnet"} else {}
-
-
-def _random_config(vocabulary: int, config: EncoderConfig) -> Any:
-    """The `BertConfig` of the encoders `tiny` and `nano`."""
-    from transformers import BertConfig
-
-    width, layers, heads = RANDOM_ENCODERS[config.name]
-    rate = 0.1 if config.hidden_dropout is None else config.hidden_dropout
-    return BertConfig(
-        vocab_size=vocabulary,
-        hidden_size=width,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * width,
-        hidden_dropout_prob=rate,
-        attention_probs_dropout_prob=rate,
-        pad_token_id=0,
-        attn_implementation=attention(),
-    )
