@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -71,10 +72,8 @@ def read_adapters(transformer: nn.Module, directory: Path, name: str) -> None:
             parameter.copy_(saved[key])
 
 
-def merged(transformer: nn.Module) -> nn.Module:
-    """A transformer without adapters, whose weights in float32 contain them."""
-    from transformers import AutoModel
-
+def merged(transformer: nn.Module, build: Callable[[Any], nn.Module]) -> nn.Module:
+    """A transformer without adapters, whose weights in float32 contain them; `build` makes one of its settings."""
     adapted = import_extra("peft.tuners.lora", "lora", "lora").LoraLayer
     model: Any = transformer
     weights: dict[str, Tensor] = {
@@ -88,6 +87,6 @@ def merged(transformer: nn.Module) -> nn.Module:
     settings = copy(model.config)
     settings.dtype = torch.float32
     with torch.device("meta"):  # the weights are put in place, not copied
-        plain: nn.Module = AutoModel.from_config(settings)
+        plain = build(settings)
     plain.load_state_dict(weights, strict=False, assign=True)
     return plain

@@ -234,7 +234,7 @@ class TransformerEncoder(Encoder):
 
         disable_progress_bar()  # one for a single file
         merges = self.config.lora is not None and self.config.lora.save == "merged"
-        transformer: Any = merged(self.transformer) if merges else self.transformer
+        transformer: Any = merged(self.transformer, self.transformer_of) if merges else self.transformer
         transformer.save_pretrained(directory)
         self.tokenizer.save(directory)
         if self.own is not None:

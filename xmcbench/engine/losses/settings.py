@@ -44,17 +44,9 @@ class TripletLoss(Settings):
         """`losses.triplet` with these settings."""
         from xmcbench.engine.losses.triplet_loss import triplet
 
-        return triplet(
-            queries_BD,
-            labels_SD,
-            positives,
-            positives.weights(self.positives),
-            margin=self.margin,
-            hardest=self.hardest,
-            weight_temperature=self.weight_temperature,
-            bystanders=self.bystanders,
-            over_negatives="mean",
-        )
+        own = self.model_dump(include={"margin", "hardest", "weight_temperature", "bystanders"})
+        weights_P = positives.weights(self.positives)
+        return triplet(queries_BD, labels_SD, positives, weights_P, over_negatives="mean", **own)
 
     def unused(self) -> frozenset[str]:
         return super().unused() | ({"bystanders"} if self.weight_temperature is None else set())

@@ -39,18 +39,12 @@ class Cached(Negatives):
     is float16, which halves its memory: its vectors only choose labels.
     """
 
+    observes = extends_pool = True
+
     def __init__(self, count: int, loss: Loss | None = None) -> None:
         self.count = count
         self.loss = loss or _decoupled
         self.cache_LD: Tensor | None = None
-
-    @property
-    def observes(self) -> bool:
-        return True
-
-    @property
-    def extends_pool(self) -> bool:
-        return True
 
     def attach(self, sampler: Sampler) -> None:
         super().attach(sampler)

@@ -164,12 +164,9 @@ class Clusters(Order):
         if vectors == "bank" and start < 1:
             raise ValueError("the bank is empty before the first epoch: start at 1 or later, or cluster fresh vectors")
         self.size, self.start, self.every, self.growth, self.vectors = size, start, every, growth, vectors
+        self.observes = vectors == "bank"
         self.clusters_Q: np.ndarray | None = None
         self.bank_ND: Tensor | None = None
-
-    @property
-    def observes(self) -> bool:
-        return self.vectors == "bank"
 
     def num_clusters(self, epoch: int) -> int:
         """The smallest power of two that keeps clusters within this epoch's size."""

@@ -176,11 +176,7 @@ class Part:
     """Base of all parts. A part belongs to one sampler; it may use the model's embeddings; by default it does not."""
 
     sampler: Sampler
-
-    @property
-    def observes(self) -> bool:
-        """Whether `observe` is called after each step."""
-        return False
+    observes: bool = False  # whether `observe` is called after each step
 
     def attach(self, sampler: Sampler) -> None:
         """Called once, when the sampler is made. Raises ValueError if the part already belongs to a sampler."""
@@ -257,10 +253,7 @@ class Draw(Part):
 class Negatives(Part):
     """A source of labels for the pool besides the drawn positives."""
 
-    @property
-    def extends_pool(self) -> bool:
-        """Whether `extend_pool` is called before each loss."""
-        return False
+    extends_pool: bool = False  # whether `extend_pool` is called before each loss
 
     @abstractmethod
     def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
