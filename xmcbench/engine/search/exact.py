@@ -12,7 +12,7 @@ A processor with bf16 products nominates by them in a float32 search too (`_Roun
 which queries no other label can be among the best; only the other queries need float32 products.
 
 Legend: N queries, L labels, D dimensions, K results; B queries and C labels of a chunk; F scores above the threshold;
-M maxima of parts of a chunk, or keys of a query; W nominated labels of a query, A queries ranked at a time.
+M maxima of parts of a chunk, or keys of a query; W nominated labels of a query, A queries ranked at a time, E pairs.
 """
 
 from __future__ import annotations
@@ -104,15 +104,19 @@ class ExactIndex(Index):
         return best_BK
 
     def _best(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
-        chunks = _Chunks(self.labels_LD, None)
-        _, labels_BW = _nominate(chunks.of(queries_BD, exclude), min(len(self.labels_LD), k + SPARE))
+        chunks = _scored(self.labels_LD, queries_BD, exclude)
+        _, labels_BW = _nominate(chunks, min(len(self.labels_LD), k + SPARE))
         return rank(queries_BD, self.labels_LD, labels_BW, k)
+
+    @cached_property
+    def _rounding(self) -> _Rounding:
+        return _Rounding(self.labels_LD)
 
     def _screened(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> tuple[Tensor, Tensor]:
         """[B, K] keys of the best labels, nominated by bf16 products, and [A] the queries that this did not settle."""
-        chunks = _Chunks(self.labels_LD, self._rounding.mean_D)
+        chunks = _scored(self.labels_LD, queries_BD, exclude, self._rounding.mean_D)
         width = min(len(self.labels_LD), k + 2 * SPARE + k // 2)
-        products_BW, labels_BW = _nominate(chunks.of(queries_BD, exclude), width)
+        products_BW, labels_BW = _nominate(chunks, width)
         best_BK = rank(queries_BD, self.labels_LD, labels_BW, k)
         of_others_B = products_BW.amin(1)  # at most
         if width == len(self.labels_LD):
@@ -123,10 +127,6 @@ class ExactIndex(Index):
             of_unsure = None if exclude is None else exclude[unsure_A.numpy()]
             best_BK[unsure_A] = self._best(queries_BD[unsure_A], k, of_unsure)
         return best_BK, unsure_A
-
-    @cached_property
-    def _rounding(self) -> _Rounding:
-        return _Rounding(self.labels_LD)
 
 
 def _check(queries_ND: Tensor, labels_LD: Tensor, label: float, k: int, exclude: sp.csr_array | None) -> None:
@@ -140,8 +140,7 @@ def _check(queries_ND: Tensor, labels_LD: Tensor, label: float, k: int, exclude:
         raise ValueError(f"excluded pairs {list(exclude.shape)} for {shapes}")
     if not len(queries_ND):
         return
-    query = _greatest(queries_ND)
-    for name, value in (("query", query), ("label", label)):
+    for name, value in (("query", query := _greatest(queries_ND)), ("label", label)):
         if not math.isfinite(value):
             raise ValueError(f"a {name} vector contains {value}, expected finite numbers")
     if queries_ND.shape[1] * query * label >= torch.finfo(torch.float32).max:
@@ -204,46 +203,42 @@ def _piece(labels_LD: Tensor) -> int:
     return max(1, SIZES[labels_LD.device.type].piece // (4 * labels_LD.shape[1]))
 
 
-class _Chunks:
-    """Scores of one chunk of labels at a time. The memory is reused: each chunk overwrites the one before."""
+def _scored(
+    labels_LD: Tensor, queries_BD: Tensor, exclude: sp.csr_array | None, mean_D: Tensor | None = None
+) -> Iterator[tuple[int, Tensor]]:
+    """Each chunk's first label and scores [C, B], written over those before; excluded pairs are -inf.
 
-    def __init__(self, labels_LD: Tensor, mean_D: Tensor | None) -> None:
-        """Products are float32; with `mean_D`, they are bf16, of labels minus the mean."""
-        rows, columns, _ = SIZES[labels_LD.device.type]
-        dtype = torch.float32 if mean_D is None else torch.bfloat16
-        self.labels_LD, self.mean_D = labels_LD, mean_D
-        self.columns = min(columns * torch.float32.itemsize // dtype.itemsize, len(labels_LD))
-        self.scores = torch.empty(rows * self.columns, device=labels_LD.device, dtype=dtype)
-        self.rounded_CD = self.scores.new_empty((0 if mean_D is None else self.columns, labels_LD.shape[1]))
+    Products are float32; with `mean_D`, they are bf16, of labels minus the mean.
+    """
+    dtype = torch.float32 if mean_D is None else torch.bfloat16
+    columns = SIZES[labels_LD.device.type].columns * torch.float32.itemsize // dtype.itemsize
+    columns, queries_BD = min(columns, len(labels_LD)), queries_BD.to(dtype)
+    memory_CB = queries_BD.new_empty(columns, len(queries_BD))
+    rounded_CD = queries_BD.new_empty(0 if mean_D is None else columns, labels_LD.shape[1])
+    excluded = None if exclude is None else exclude.tocsc()
+    for start in range(0, len(labels_LD), columns):
+        labels_CD = labels_LD[start : start + columns]
+        scores_CB = memory_CB[: len(labels_CD)]
+        labels_CD = labels_CD.float() if mean_D is None else _rounded(labels_CD, mean_D, rounded_CD)
+        _multiply(labels_CD, queries_BD, scores_CB)
+        if excluded is not None:
+            pairs = excluded[:, start : start + len(labels_CD)].tocoo()
+            rows, places = (torch.from_numpy(ids).long().to(scores_CB.device) for ids in (pairs.row, pairs.col))
+            scores_CB[places, rows] = -torch.inf
+        yield start, scores_CB
 
-    def of(self, queries_BD: Tensor, exclude: sp.csr_array | None) -> Iterator[tuple[int, Tensor]]:
-        """Yield each chunk's first label and scores [C, B]; excluded pairs are -inf."""
-        queries_BD = queries_BD.to(self.scores.dtype)
-        excluded = None if exclude is None else exclude.tocsc()
-        for start in range(0, len(self.labels_LD), self.columns):
-            labels_CD = self._labels(start)
-            shape = len(labels_CD), len(queries_BD)
-            scores_CB = self.scores[: math.prod(shape)].view(shape)
-            _multiply(labels_CD, queries_BD, scores_CB)
-            if excluded is not None:
-                pairs = excluded[:, start : start + len(labels_CD)].tocoo()
-                rows, columns = (torch.from_numpy(ids).long().to(scores_CB.device) for ids in (pairs.row, pairs.col))
-                scores_CB[columns, rows] = -torch.inf
-            yield start, scores_CB
 
-    def _labels(self, start: int) -> Tensor:
-        labels_CD = self.labels_LD[start : start + self.columns]
-        if self.mean_D is None:
-            return labels_CD.float()
-        pieces = (torch.split(matrix, _piece(labels_CD)) for matrix in (labels_CD, self.rounded_CD[: len(labels_CD)]))
-        for labels_MD, rounded_MD in zip(*pieces, strict=True):
-            rounded_MD.copy_(labels_MD - self.mean_D)
-        return self.rounded_CD[: len(labels_CD)]
+def _rounded(labels_CD: Tensor, mean_D: Tensor, memory_CD: Tensor) -> Tensor:
+    """Labels minus the mean in bf16, written into `memory_CD`."""
+    rounded_CD, piece = memory_CD[: len(labels_CD)], _piece(labels_CD)
+    for labels_MD, rounded_MD in zip(torch.split(labels_CD, piece), torch.split(rounded_CD, piece), strict=True):
+        rounded_MD.copy_(labels_MD - mean_D)
+    return rounded_CD
 
 
 def _multiply(labels_CD: Tensor, queries_BD: Tensor, scores_CB: Tensor) -> None:
     """Write the inner products of all labels and queries into `scores_CB`."""
-    if scores_CB.device.type == "cpu" and scores_CB.dtype == torch.float32 and numpy_multiplies_faster():
+    if scores_CB.is_cpu and scores_CB.dtype == torch.float32 and numpy_multiplies_faster():
         np.matmul(labels_CD.numpy(), queries_BD.numpy().T, out=scores_CB.numpy())
     else:
         torch.mm(labels_CD, queries_BD.T, out=scores_CB)
@@ -306,7 +301,7 @@ def _first_bar(scores_CB: Tensor, width: int) -> Tensor:
 
 def _true(entries: Tensor) -> Tensor:
     """The places of the true entries, counted through all rows. Few are: numpy's search skips the others faster."""
-    if entries.device.type == "cpu":
+    if entries.is_cpu:
         return torch.from_numpy(np.flatnonzero(entries.numpy()))
     return entries.flatten().nonzero().squeeze(1)
 
@@ -328,9 +323,8 @@ def rank(queries_BD: Tensor, labels_LD: Tensor, nominated_BW: Tensor, k: int) ->
     rows = max(1, SIZES[labels_LD.device.type].piece // (nominated_BW.shape[1] * labels_LD.shape[1]))
     parts = (torch.split(matrix, rows) for matrix in (queries_BD, nominated_BW, scores_BW))
     for queries_AD, nominated_AW, scores_AW in zip(*parts, strict=True):
-        labels_AWD = (
-            labels_LD.index_select(0, nominated_AW.clamp(min=0).flatten()).float().view(*nominated_AW.shape, -1)
-        )
+        labels_ED = labels_LD.index_select(0, nominated_AW.clamp(min=0).flatten()).float()
+        labels_AWD = labels_ED.view(*nominated_AW.shape, -1)
         torch.sum(labels_AWD.mul_(queries_AD[:, None]), dim=2, out=scores_AW)
     return keys(scores_BW.masked_fill(nominated_BW < 0, -torch.inf), nominated_BW).topk(k, dim=1).values
 

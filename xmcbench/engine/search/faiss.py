@@ -48,9 +48,8 @@ class FaissIndex(Index):
     def __init__(self, labels_LD: Tensor, *, graph: bool) -> None:
         faiss = import_extra("faiss", "cpu", "an approximate search")  # or `gpu`
         super().__init__(labels_LD)
-        self.graph = graph
+        self.graph, vectors_LD = graph, _array(labels_LD)
         num_labels, dimension = labels_LD.shape
-        vectors_LD = _array(labels_LD)
         if graph:
             self.index = faiss.IndexHNSWFlat(dimension, LINKS, faiss.METRIC_INNER_PRODUCT)
             self.index.hnsw.efConstruction = CONSTRUCTION

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import scipy
     from torch import Tensor
 
@@ -26,19 +28,30 @@ NEIGHBOURS = 10  # DEXML, Section C.7
 
 
 def build_index(labels_LD: Tensor, backend: Backend = "exact") -> Index:
-    """An index of the labels. Raises `XMCBenchError` if the backend needs faiss and faiss is missing."""
-    from xmcbench.engine.search.exact import ExactIndex
-    from xmcbench.engine.search.faiss import FaissIndex
-    from xmcbench.engine.search.twins import searching
+    """An index of the labels, by their distinct vectors where more than `SPARE` labels have one.
 
-    approximate = partial(FaissIndex, graph=backend == "faiss-hnsw")
-    return searching(labels_LD, ExactIndex if backend == "exact" else approximate)
+    Raises `XMCBenchError` if the backend needs faiss and faiss is missing.
+    """
+    import torch
+
+    from xmcbench.engine.search.exact import SPARE, ExactIndex
+    from xmcbench.engine.search.faiss import FaissIndex
+    from xmcbench.engine.search.twins import TwinIndex, distinct
+
+    build: Callable[[Tensor], Index] = (
+        ExactIndex if backend == "exact" else partial(FaissIndex, graph=backend == "faiss-hnsw")
+    )
+    # Equal vectors begin alike: one value of each is read before all are compared.
+    alike = labels_LD.numel() and int(torch.unique(labels_LD[:, 0], return_counts=True)[1].max())
+    if alike > SPARE and int((groups_L := distinct(labels_LD)).bincount().max()) > SPARE:
+        return TwinIndex(labels_LD, groups_L, build)
+    return build(labels_LD)
 
 
 def top_k(
     queries_ND: Tensor, labels_LD: Tensor, k: int, *, exclude: scipy.sparse.csr_array | None = None
 ) -> Predictions:
-    """The `k` best labels of each query, as from `Index.top_k`, by an exact search."""
+    """The `k` labels of highest inner product for each query [N, k]; ties rank by lower label id. See `ExactIndex`."""
     return build_index(labels_LD).top_k(queries_ND, k, exclude=exclude)
 
 
@@ -80,8 +93,7 @@ def mean_similarity(vectors_LD: Tensor) -> np.ndarray:
 
     from xmcbench.engine.search.exact import ExactIndex
 
-    num_labels = len(vectors_LD)
-    if num_labels < 2:
+    if (num_labels := len(vectors_LD)) < 2:
         raise ValueError(f"{num_labels} labels have no neighbours, expected at least two")
     near = min(NEIGHBOURS, num_labels - 1)
     with torch.inference_mode():

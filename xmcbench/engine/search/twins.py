@@ -17,18 +17,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from xmcbench.engine.search.exact import PAD, SPARE, Index, best_of, keys
+from xmcbench.engine.search.exact import PAD, Index, best_of, keys
 
 PART = 1 << 16  # vectors that are compared at a time
-
-
-def searching(labels_LD: Tensor, build: Callable[[Tensor], Index]) -> Index:
-    """The index that `build` makes of the labels; of their distinct vectors where more than `SPARE` labels have one."""
-    # Equal vectors begin alike: one value of each is read before all are compared.
-    alike = labels_LD.numel() and int(torch.unique(labels_LD[:, 0], return_counts=True)[1].max())
-    if alike > SPARE and int((groups_L := distinct(labels_LD)).bincount().max()) > SPARE:
-        return TwinIndex(labels_LD, groups_L, build)
-    return build(labels_LD)
 
 
 def distinct(vectors_LD: Tensor) -> Tensor:
