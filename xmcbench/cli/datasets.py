@@ -253,7 +253,7 @@ def prepare(
     with Progress(*columns) as bars:
         tasks = {"copy": bars.add_task("prepared copy", total=1)}
 
-        def progress(stage: str, done: int, total: int) -> None:
+        def progress(stage: str, total: int, done: int) -> None:
             if stage not in tasks:
                 tasks[stage] = bars.add_task(stage, total=total)
             bars.update(tasks[stage], completed=done)

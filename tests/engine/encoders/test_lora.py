@@ -114,6 +114,14 @@ def test_what_is_saved_has_the_same_vectors(decoder: str, save: str, tmp_path: P
     torch.testing.assert_close(state, vectors(encoder)[:1], rtol=1e-4, atol=1e-5)
 
 
+def test_a_model_whose_family_has_a_pooler_is_saved_merged(small_encoder: str, tmp_path: Path) -> None:
+    encoder = built(small_encoder, tmp_path, lora={"save": "merged"})
+    shake(encoder)
+    encoder.save(tmp_path)
+    again = TransformerEncoder.load(encoder.config, tmp_path)
+    torch.testing.assert_close(vectors(again), vectors(encoder), rtol=1e-4, atol=1e-5)
+
+
 def test_saved_adapters_are_what_another_training_starts_from(llama: str, tmp_path: Path) -> None:
     encoder = built(llama, tmp_path)
     shake(encoder)

@@ -17,7 +17,7 @@ from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.errors import XMCBenchError
 
-Progress = Callable[[str, int, int], object]  # stage, texts done, texts in all
+Progress = Callable[[str, int, int], object]  # stage, texts in all, texts done
 
 
 def build_encoder(config: EncoderConfig, texts: Sequence[str], seed: int, cache: Path) -> Encoder:
@@ -53,17 +53,13 @@ def prepare_tokens(dataset: Dataset, encoder: str, cache: Path, progress: Progre
         config = EncoderConfig(name=encoder)
     except ValidationError as problem:
         raise XMCBenchError(problem.errors()[0]["msg"].removeprefix("Value error, ")) from None
-    progress("tokenizer", 0, 1)
+    progress("tokenizer", 1, 0)
     tokenizer = tokenizer_of(config, queries, cache)
     progress("tokenizer", 1, 1)
     lengths = {}
     for kind, texts, most in (("query", queries, card.max_length), ("label", labels, card.max_label_length)):
         stage = f"tokens of {len(texts):,} {'queries' if kind == 'query' else 'labels'}"
-        report = partial(_report, progress, stage, len(texts))
+        report = partial(progress, stage, len(texts))
         lengths[kind] = Spread.of(tokenizer.tokens(texts, most, cache, report).lengths)
-        progress(stage, len(texts), len(texts))
+        report(len(texts))
     return lengths
-
-
-def _report(progress: Progress, stage: str, total: int, done: int) -> None:
-    progress(stage, done, total)

@@ -61,9 +61,9 @@ class SeededDropout(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func is functional.dropout:
-            return self.dropout(*args, **(kwargs or {}))
-        if func is functional.scaled_dot_product_attention:
-            return self.attention(*args, **(kwargs or {}))
+            func = self.dropout
+        elif func is functional.scaled_dot_product_attention:
+            func = self.attention
         return func(*args, **(kwargs or {}))
 
     def dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:

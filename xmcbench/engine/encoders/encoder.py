@@ -73,8 +73,7 @@ class Encoder(nn.Module, ABC):
         """Floating-point operations of a forward pass over texts of given lengths in tokens, without padding.
 
         A training step is three of them: the backward pass multiplies twice what the forward pass does once. A second
-        forward pass is not work of the method but the price of a small memory, so it is not counted: what a method
-        spends is the same on every machine.
+        forward pass, the price of a small memory, is not counted: a method spends the same on every machine.
         """
 
     @abstractmethod

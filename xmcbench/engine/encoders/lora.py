@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from xmcbench.engine.encoders.settings import LoRAConfig
 from xmcbench.errors import XMCBenchError, import_extra
 
-ADAPTERS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"  # the files that peft writes
+ADAPTERS, ADAPTER_SETTINGS = "adapter_model.safetensors", "adapter_config.json"  # the files that peft writes
 PREFIX = "base_model.model."  # of names in the first
 
 
@@ -24,7 +24,7 @@ def add_adapters(transformer: nn.Module, config: LoRAConfig, name: str, seed: in
     """
     peft = import_extra("peft", "lora", "lora")
     known = sorted({path.rpartition(".")[2] for path, part in transformer.named_modules() if type(part) is nn.Linear})
-    wanted = known if config.projections is None else list(config.projections)
+    wanted = list(config.projections or known)
     if unknown := [projection for projection in wanted if projection not in known]:
         raise XMCBenchError(f"encoder {name!r} has no projection {unknown[0]!r} (known: {', '.join(known)})")
     model: Any = transformer
@@ -76,11 +76,8 @@ def merged(transformer: nn.Module, build: Callable[[Any], nn.Module]) -> nn.Modu
     """A transformer without adapters, whose weights in float32 contain them; `build` makes one of its settings."""
     adapted = import_extra("peft.tuners.lora", "lora", "lora").LoraLayer
     model: Any = transformer
-    weights: dict[str, Tensor] = {
-        key.replace(".base_layer.", "."): value.float()
-        for key, value in model.state_dict().items()
-        if "lora_" not in key
-    }
+    kept = {key: value for key, value in model.state_dict().items() if "lora_" not in key}
+    weights = {key.replace(".base_layer.", "."): value.float() for key, value in kept.items()}
     for path, part in model.named_modules():
         if isinstance(part, adapted):
             weights[f"{path}.weight"] = weights[f"{path}.weight"] + part.get_delta_weight("default").float()

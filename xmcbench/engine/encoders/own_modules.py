@@ -67,7 +67,6 @@ class OwnModules(nn.Module):
     def __init__(self, directory: Path, modules: Sequence[SentenceModule], prompts: dict[str, str]) -> None:
         super().__init__()
         self.prompts = prompts
-        self.kinds = [module.kind for module in modules]
         self.layers = nn.ModuleList([LAYERS[module.kind](directory / module.folder) for module in modules])
 
     @classmethod
@@ -108,23 +107,21 @@ class OwnModules(nn.Module):
 
     def save(self, directory: Path) -> None:
         """Write modules and prompts beside the transformer."""
-        for module, layer in zip(self.modules_at(), self.layers, strict=True):
-            (directory / module.folder).mkdir(exist_ok=True)
+        modules = self.modules_at()
+        for module, layer in zip(modules, self.layers, strict=True):
+            folder = directory / module.folder
+            folder.mkdir(exist_ok=True)
             for name, content in module.files.items():
-                (directory / module.folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
-            if tensors := layer.state_dict():
-                tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-                save_file(tensors, directory / module.folder / WEIGHTS)
-        names = [(module.kind, module.folder) for module in self.modules_at()]
+                (folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+            if tensors := {name: tensor.contiguous() for name, tensor in layer.state_dict().items()}:
+                save_file(tensors, folder / WEIGHTS)
+        names = [(module.kind, module.folder) for module in modules]
         (directory / OWN).write_text(json.dumps({"modules": names, "prompts": self.prompts}), encoding="utf-8")
 
     def modules_at(self) -> list[SentenceModule]:
         """The modules with their folders, which follow that of the transformer, and their settings."""
-        settings = [getattr(layer, "settings", {}) for layer in self.layers]
-        return [
-            SentenceModule(kind, f"{place}_{kind}", {SETTINGS: content})
-            for place, (kind, content) in enumerate(zip(self.kinds, settings, strict=True), start=1)
-        ]
+        kinds = [(type(layer).__name__, getattr(layer, "settings", {})) for layer in self.layers]
+        return [SentenceModule(kind, f"{i}_{kind}", {SETTINGS: own}) for i, (kind, own) in enumerate(kinds, start=1)]
 
 
 class Pooling(nn.Module):

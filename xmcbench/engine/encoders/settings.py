@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from difflib import get_close_matches
+from functools import partial
 from importlib.util import find_spec
+from operator import not_
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +28,8 @@ NUMBER_OF_LAYERS = ("num_hidden_layers", "n_layers", "n_layer")  # in config.jso
 _NEAR = 0.75  # likeness of a name that is most likely a misspelt one of these
 
 
-def _unset(value: object) -> bool:
-    return value is None or value is False or value == ""
+# A setting that is left out of a configuration where it is not set, so that keys of trials without it stay.
+_later = partial(Field, exclude_if=not_)
 
 
 class LoRAConfig(BaseModel):
@@ -67,51 +69,34 @@ class EncoderConfig(BaseModel):
         "(cls), or what a folder of sentence-transformers has of its own: pooling, dense layers, normalisation and "
         "prompts",
     )
-    normalize: bool = Field(default=True, description="scale embeddings to length 1")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="on the pooled vector, before it is normalised")
+    normalize: bool = Field(True, description="scale embeddings to length 1")
+    dropout: float = Field(0.0, ge=0, lt=1, description="on the pooled vector, before it is normalised")
     hidden_dropout: float | None = Field(
-        default=None, ge=0, lt=1, description="in the transformer; null: the model's own (0.1 for tiny and nano)"
+        None, ge=0, lt=1, description="in the transformer; null: the model's own (0.1 for tiny and nano)"
     )
-    compile: bool = Field(default=False, description="compile the transformer (torch.compile; needs a C++ compiler)")
+    compile: bool = Field(False, description="compile the transformer (torch.compile; needs a C++ compiler)")
 
-    # What follows is left out of a configuration where it is not set, so that keys of trials without it stay.
-    layers: int | None = Field(
-        default=None, gt=0, exclude_if=_unset, description="keep only the first layers of a pretrained transformer"
+    layers: int | None = _later(None, gt=0, description="keep only the first layers of a pretrained transformer")
+    query_prefix: str = _later("", description="put before each query, in place of the prompt of pooling: own")
+    label_prefix: str = _later("", description="put before each label, likewise")
+    ending: str = _later(
+        "", description="a token of the vocabulary that ends every text, also one that is cut, as </s>"
     )
-    query_prefix: str = Field(
-        default="", exclude_if=_unset, description="put before each query, in place of the prompt of pooling: own"
+    lora: LoRAConfig | None = _later(
+        None, description="train low-rank adapters of a pretrained transformer, not its weights"
     )
-    label_prefix: str = Field(default="", exclude_if=_unset, description="put before each label, likewise")
-    ending: str = Field(
-        default="",
-        exclude_if=_unset,
-        description="a token of the vocabulary that ends every text, also one that is cut, as </s>",
-    )
-    lora: LoRAConfig | None = Field(
-        default=None,
-        exclude_if=_unset,
-        description="train low-rank adapters of a pretrained transformer, not its weights",
-    )
-    checkpointing: bool = Field(
-        default=False,
-        exclude_if=_unset,
+    checkpointing: bool = _later(
+        False,
         description="keep only what enters each layer of a transformer for the backward pass; compute the rest again",
     )
-    words: str | None = Field(
-        default=None,
-        exclude_if=_unset,
+    words: str | None = _later(
+        None,
         description="of static: its table of word pieces: minilm, wordllama, random, or a folder that "
         "sentence-transformers or model2vec saved; null: minilm",
     )
-    word_weights: bool = Field(
-        default=False, exclude_if=_unset, description="of static: learn a weight per word piece, at first 1"
-    )
-    dimension: int | None = Field(
-        default=None, gt=0, exclude_if=_unset, description="of static with words random: of its table; null: 256"
-    )
-    linear: int | None = Field(
-        default=None, gt=0, exclude_if=_unset, description="of static: dimensions of a linear layer; null: none"
-    )
+    word_weights: bool = _later(False, description="of static: learn a weight per word piece, at first 1")
+    dimension: int | None = _later(None, gt=0, description="of static with words random: of its table; null: 256")
+    linear: int | None = _later(None, gt=0, description="of static: dimensions of a linear layer; null: none")
 
     @model_validator(mode="after")
     def _settings_are_of_this_encoder(self) -> EncoderConfig:
@@ -154,9 +139,9 @@ class EncoderConfig(BaseModel):
         """Where transformers finds it: the folder of `minilm`, else its name. Raises XMCBenchError if there is none."""
         return minilm_path() if self.name == MINILM else self.name
 
-    def check_layers(self, found: int) -> None:
+    def check_layers(self, found: Any) -> None:
         """Raises XMCBenchError if more layers are to be kept than the `found` ones of the transformer."""
-        if self.layers is not None and self.layers > found:
+        if self.layers is not None and isinstance(found, int) and self.layers > found:
             raise XMCBenchError(f"encoder {self.name!r} has {found} layers, found layers: {self.layers}")
 
     def check_files(self) -> None:
@@ -187,8 +172,7 @@ class EncoderConfig(BaseModel):
             layers = next((found[name] for name in NUMBER_OF_LAYERS if name in found), None)
         except (OSError, ValueError, TypeError) as problem:
             raise XMCBenchError(f"encoder {self.name!r} cannot be loaded: {SETTINGS}: {problem}") from None
-        if isinstance(layers, int):
-            self.check_layers(layers)
+        self.check_layers(layers)
 
 
 def minilm_path() -> str:

@@ -1,9 +1,8 @@
-"""Static encoders: the mean of a text's word vectors, which no context changes.
+"""Static encoders: the mean of a text's word vectors, which no context changes; `StaticEmbedding` or model2vec to
+others. As there, word pieces are those of a text alone, without a tokenizer's special tokens.
 
-sentence-transformers calls such an encoder `StaticEmbedding`, others model2vec. Word pieces are those of a text alone,
-without a tokenizer's special tokens, as there. Texts are bags of word pieces, without padding, and only the pieces that
-occur get a gradient. Both passes are sums over bags: forward, a text is a bag of pieces; backward, a piece is a bag of
-the texts it is in.
+Only the pieces that occur get a gradient. Both passes are sums over bags, without padding: forward, a text is a bag of
+pieces; backward, a piece is a bag of the texts it is in.
 
 Tables of words come with their tokenizers from packages, folders, or the training queries. `WordTable` is the table of
 a transformer, whose gradient costs only the rows that a micro-batch reads: torch makes it as a whole table, zeros
@@ -38,6 +37,7 @@ from xmcbench.engine.encoders.settings import (
     MINILM,
     MODULES,
     RANDOM,
+    SETTINGS,
     TOKENIZER,
     WEIGHTS,
     WORDLLAMA,
@@ -52,10 +52,11 @@ from xmcbench.trial.meter import encoded
 
 RANDOM_VOCABULARY, RANDOM_DIMENSION = 30_000, 256
 # Of the vectors in a safetensors file: of sentence-transformers, of model2vec, of a BERT.
-KEYS = ("embedding.weight", "embeddings", "embeddings.word_embeddings.weight")
-
+VECTORS = "embedding.weight"
+KEYS = (VECTORS, "embeddings", "embeddings.word_embeddings.weight")
 MAPPING, OF_IDS = "mapping", "weights"  # of model2vec
 OVER_WORDS = ("StaticEmbedding", "Dense", "Normalize")  # modules of sentence-transformers, in their order
+LINEAR = "1_Dense"
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,7 @@ class WordFiles:
             shape = tensors.get_slice(names[0]).get_shape()
             if len(shape) != 2 or not shape[1]:
                 raise XMCBenchError(f"{self.weights_file}: {names[0]}: found {shape}, expected a vector for each word")
-            rows, columns = shape
-            if MAPPING in names:
-                (rows,) = tensors.get_slice(MAPPING).get_shape()
-        return rows, columns
+            return tensors.get_slice(MAPPING if MAPPING in names else names[0]).get_shape()[0], shape[1]
 
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, list[str]]]:
@@ -187,8 +185,8 @@ def first_linear(config: EncoderConfig) -> nn.Linear | None:
         where = f"{folder / MODULES}: module {unknown[0]!r}"
         raise XMCBenchError(f"{where} is not known over words: expected {', '.join(OVER_WORDS)}")
     layers = [Dense(folder / module.folder) for module in modules if module.kind == "Dense"]
-    in_order = kinds == [kind for kind in OVER_WORDS if kind in kinds]
-    if not in_order or any(not isinstance(layer.activation, nn.Identity) for layer in layers):
+    plain = all(isinstance(layer.activation, nn.Identity) for layer in layers)
+    if not plain or kinds != [kind for kind in OVER_WORDS if kind in kinds]:
         raise XMCBenchError(
             f"{folder / MODULES}: expected StaticEmbedding, at most one Dense without an activation, and Normalize, "
             f"found {', '.join(kinds)}"
@@ -248,9 +246,6 @@ class _Rows(Function):
         return None, None, None
 
 
-LINEAR = "1_Dense"
-
-
 class WordBags(nn.Module):
     """The mean over a text's pieces of their vectors [V, H], each times its weight if there are `weights` [V]."""
 
@@ -297,14 +292,10 @@ class _Means(Function):
         rows_UH = embedding_bag(texts_T, shares_MH, counts_U.cumsum(0) - counts_U, mode="sum")
         words_U = words_U.long()
         if bags.weights is not None:
-            weights_U1 = bags.weights.weight.detach()[words_U, None]
             bags.weights.add_gradient(words_U, (bags.vectors.weight.detach()[words_U] * rows_UH).sum(1))
-            rows_UH *= weights_U1
+            rows_UH *= bags.weights.weight.detach()[words_U, None]
         bags.vectors.add_gradient(words_U, rows_UH)
         return None, None, None, None
-
-
-VECTORS = "embedding.weight"  # its name in sentence-transformers
 
 
 class StaticEncoder(Encoder):
@@ -318,11 +309,10 @@ class StaticEncoder(Encoder):
 
     @classmethod
     def build(cls, config: EncoderConfig, texts: Sequence[str], seed: int, cache: Path) -> StaticEncoder:
-        """The encoder `config` describes; `texts` (training queries) train the tokenizer of `words: random`, once.
+        """As `build_encoder`; `texts` train the tokenizer of `words: random`.
 
         A linear layer is that of the words' folder or starts orthogonal: with as many dimensions as the words have it
         then changes no inner product.
-        Raises XMCBenchError if the words cannot be loaded.
         """
         tokenizer = words_tokenizer(config, texts, cache)
         encoder = cls(config, tokenizer, first_vectors(config, tokenizer, seed))
@@ -339,8 +329,8 @@ class StaticEncoder(Encoder):
         words = WordFiles.of(str(directory))
         encoder = cls(config, words.tokenizer(), words.vectors())
         if encoder.linear is not None:
-            tensors = load_file(directory / LINEAR / WEIGHTS)
-            tensors = {name.removeprefix("linear."): tensor for name, tensor in tensors.items()}
+            saved = load_file(directory / LINEAR / WEIGHTS)
+            tensors = {name.removeprefix("linear."): tensor for name, tensor in saved.items()}
             if "bias" not in tensors:
                 encoder.linear.register_parameter("bias", None)
             encoder.linear.load_state_dict(tensors)
@@ -379,13 +369,13 @@ class StaticEncoder(Encoder):
 
     def sentence_modules(self, max_length: int) -> list[SentenceModule]:
         tokenizer = json.loads(self.tokenizer.backend(max_length).to_str())
-        modules = [SentenceModule("StaticEmbedding", files={"tokenizer.json": tokenizer})]
-        if self.linear is not None:
-            settings = {
-                "in_features": self.linear.in_features,
-                "out_features": self.linear.out_features,
-                "bias": self.linear.bias is not None,
-                "activation_function": "torch.nn.modules.linear.Identity",
-            }
-            modules.append(SentenceModule("Dense", LINEAR, {"config.json": settings}))
-        return modules
+        words = SentenceModule("StaticEmbedding", files={TOKENIZER: tokenizer})
+        if self.linear is None:
+            return [words]
+        settings = {
+            "in_features": self.linear.in_features,
+            "out_features": self.linear.out_features,
+            "bias": self.linear.bias is not None,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+        return [words, SentenceModule("Dense", LINEAR, {SETTINGS: settings})]

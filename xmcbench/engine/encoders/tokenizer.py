@@ -23,10 +23,8 @@ HEAD = 16  # characters for each token that a text may have: of a longer text th
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int = TINY_VOCABULARY) -> Any:
-    """A lower-case WordPiece tokenizer of about `vocabulary` pieces: a pure function of `texts`.
-
-    Of more than `TINY_SAMPLE` texts a random sample is used, drawn with a fixed seed.
-    """
+    """A lower-case WordPiece tokenizer of about `vocabulary` pieces: a pure function of `texts`, or of a sample of more
+    than `TINY_SAMPLE`, drawn with a fixed seed."""
     from tokenizers import models, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -46,15 +44,14 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int = TINY_VOCABULARY) -> 
     )
 
 
-def _train(texts: Sequence[str], vocabulary: int, special: list[str]) -> dict[str, int]:
+def _train(texts: Sequence[str], vocabulary: int, special: list[str]) -> Any:
     """The vocabulary of a WordPiece model trained on `texts`, with its ids."""
     from tokenizers import models, trainers
 
     tokenizer = _wordpiece(models.WordPiece(unk_token="[UNK]"))
     trainer = trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=special, show_progress=False)
     tokenizer.train_from_iterator(batches(in_pieces(texts)), trainer)
-    pieces: dict[str, int] = tokenizer.get_vocab()
-    return pieces
+    return tokenizer.get_vocab()
 
 
 def _wordpiece(model: Any) -> Any:
@@ -98,7 +95,7 @@ class TextTokenizer:
         self.tokenizer = tokenizer
         self.special_tokens, self.prompt = special_tokens, prompt
         self.pad_id = int(tokenizer.pad_token_id or 0)
-        self._backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
         content = json.dumps(tokenizer.get_vocab(), sort_keys=True) if self._backend is None else self._backend.to_str()
         self.identity = sha256(content.encode()).hexdigest() + ("" if special_tokens else ":text alone")
         self.identity += f":after {prompt!r}" if prompt else ""
@@ -111,6 +108,8 @@ class TextTokenizer:
 
     def at(self, max_length: int) -> Tokenize:
         """A function from texts to token ids, truncated to `max_length` tokens."""
+        from tokenizers.normalizers import BertNormalizer
+        from tokenizers.pre_tokenizers import BertPreTokenizer
 
         def tokenize(texts: Sequence[str]) -> list[list[int]]:
             encoding = self.tokenizer(
@@ -138,30 +137,18 @@ class TextTokenizer:
                 tokens[i] = ids
             return tokens
 
-        first = HEAD * max_length if self._cuts_at_spaces else sys.maxsize
+        # In BERT's tokenizers the first tokens of a text are those of its beginning, up to any space. Others may read a
+        # whole text at once; theirs is never shortened before it is tokenised.
+        parts = type(self._backend.normalizer), type(self._backend.pre_tokenizer), self.tokenizer.truncation_side
+        first = HEAD * max_length if parts == (BertNormalizer, BertPreTokenizer, "right") else sys.maxsize
         return lambda texts: tokenize_heads([self.prompt + text for text in texts], first)
-
-    @property
-    def _cuts_at_spaces(self) -> bool:
-        """Whether the first tokens of a text are those of its beginning, up to any space: so in BERT's tokenizers.
-
-        Others may read a whole text at once; theirs is never shortened before it is tokenised.
-        """
-        from tokenizers.normalizers import BertNormalizer
-        from tokenizers.pre_tokenizers import BertPreTokenizer
-
-        backend = self._backend
-        if backend is None or getattr(self.tokenizer, "truncation_side", "right") != "right":
-            return False
-        return isinstance(backend.normalizer, BertNormalizer) and isinstance(backend.pre_tokenizer, BertPreTokenizer)
 
     def backend(self, max_length: int) -> Any:
         """A copy of the Rust tokenizer that truncates to `max_length` tokens."""
         from tokenizers import Tokenizer
 
-        assert self._backend is not None
         backend = Tokenizer.from_str(self._backend.to_str())
-        backend.enable_truncation(max_length, direction=getattr(self.tokenizer, "truncation_side", "right"))
+        backend.enable_truncation(max_length, direction=self.tokenizer.truncation_side)
         backend.no_padding()
         return backend
 

@@ -21,9 +21,9 @@ from xmcbench.data.tokens import Tokens, micro_batches
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.dropout import repeated
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops, evaluating
-from xmcbench.engine.encoders.lora import SETTINGS, add_adapters, merged, read_adapters
+from xmcbench.engine.encoders.lora import ADAPTER_SETTINGS, add_adapters, merged, read_adapters
 from xmcbench.engine.encoders.own_modules import OLD_MODES, POOLINGS, OwnModules, SentenceModule, saved_prompts
-from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, EncoderConfig
+from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, SETTINGS, EncoderConfig
 from xmcbench.engine.encoders.static import WordTable
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.errors import XMCBenchError
@@ -48,15 +48,15 @@ class TransformerEncoder(Encoder):
         """`own` are the modules that follow the transformer in place of the configuration's pooling."""
         super().__init__(config, tokenizer, _prompts(config, own.prompts if own else {}))
         self.transformer, self.own = transformer, own
-        hidden: Any = transformer.config
-        self.dimension = own.dimension(hidden.hidden_size) if own else int(hidden.hidden_size)
-        words: Any = transformer
-        if config.lora is None and type(words.get_input_embeddings()) is nn.Embedding:
-            words.set_input_embeddings(WordTable.of(words.get_input_embeddings()))
+        model: Any = transformer
+        hidden = int(model.config.hidden_size)
+        self.dimension = own.dimension(hidden) if own else hidden
+        if config.lora is None and type(model.get_input_embeddings()) is nn.Embedding:
+            model.set_input_embeddings(WordTable.of(model.get_input_embeddings()))
         if config.checkpointing:
-            hidden.use_cache = False  # of keys and values, which only generation reads
+            model.config.use_cache = False  # of keys and values, which only generation reads
             # Later versions of transformers have another name for it.
-            enable = getattr(words, "activation_checkpointing_enable", words.gradient_checkpointing_enable)
+            enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
             enable({"use_reentrant": False, "context_fn": repeated})
         if config.compile:
             # Torch's own draws, so that dropout is the same with a graph and without one.
@@ -64,10 +64,7 @@ class TransformerEncoder(Encoder):
 
     @classmethod
     def build(cls, config: EncoderConfig, texts: Sequence[str], seed: int, cache: Path) -> TransformerEncoder:
-        """The encoder `config` names; `texts` (training queries) train the tokenizer of `tiny` and `nano`, once.
-
-        Raises XMCBenchError if the model cannot be loaded.
-        """
+        """As `build_encoder`; `texts` train the tokenizer of `tiny` and `nano`."""
         if config.name in RANDOM_ENCODERS:
             tokenizer = cls.tokenizer_of(config, texts, cache)
             with torch.random.fork_rng(devices=[]):
@@ -93,7 +90,7 @@ class TransformerEncoder(Encoder):
     def load(cls, config: EncoderConfig, directory: Path) -> TransformerEncoder:
         """The encoder that `save` wrote."""
         own = OwnModules.load(directory) if config.pooling == "own" else None
-        if config.lora is None or not (directory / SETTINGS).is_file():
+        if config.lora is None or not (directory / ADAPTER_SETTINGS).is_file():
             return cls._pretrained(config, str(directory), own)
         encoder = cls._pretrained(config, config.place, own)
         add_adapters(encoder.transformer, config.lora.model_copy(update={"adapters": None}), config.name, seed=0)
@@ -130,8 +127,8 @@ class TransformerEncoder(Encoder):
         Raises XMCBenchError if they cannot be loaded.
         """
         if config.name not in RANDOM_ENCODERS:
-            with _loading(config, place := config.place) as offline:
-                return _settings(config, place, offline)
+            with _loading(config, config.place) as offline:
+                return _settings(config, config.place, offline)
         from transformers import BertConfig
 
         width, layers, heads = RANDOM_ENCODERS[config.name]
@@ -145,7 +142,6 @@ class TransformerEncoder(Encoder):
             hidden_dropout_prob=rate,
             attention_probs_dropout_prob=rate,
             pad_token_id=0,
-            attn_implementation=attention(),
         )
 
     @staticmethod
@@ -153,18 +149,16 @@ class TransformerEncoder(Encoder):
         """A transformer of these settings with random weights."""
         from transformers import AutoModel
 
-        transformer: nn.Module = AutoModel.from_config(
-            settings, attn_implementation=attention(), **_no_pooler(settings)
-        )
-        return transformer
+        model: nn.Module = AutoModel.from_config(settings, attn_implementation=attention(), **_no_pooler(settings))
+        return model
 
     @staticmethod
     def tokenizer_of(config: EncoderConfig, texts: Sequence[str], cache: Path) -> TextTokenizer:
         """The tokenizer; `texts` train that of `tiny` and `nano`. Raises XMCBenchError if it cannot be loaded."""
         if config.name in RANDOM_ENCODERS:
             return TextTokenizer(trained_tokenizer(texts, cache))
-        with _loading(config, place := config.place) as offline:
-            return _tokenizer(config, place, offline)
+        with _loading(config, config.place) as offline:
+            return _tokenizer(config, config.place, offline)
 
     def micro_batches(self, lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
         """Groups of similar length, of at most so many tokens with padding."""
@@ -241,14 +235,13 @@ class TransformerEncoder(Encoder):
             self.own.save(directory)
 
     def sentence_modules(self, max_length: int) -> list[SentenceModule]:
+        length = {"max_seq_length": max_length, "do_lower_case": False}
+        transformer = SentenceModule("Transformer", files={"sentence_bert_config.json": length})
+        if self.own is not None:
+            return [transformer, *self.own.modules_at()]
         modes = {key: mode == self.config.pooling for mode, key in OLD_MODES.items()}
         pooling = {"word_embedding_dimension": self.dimension, **modes}
-        length = {"max_seq_length": max_length, "do_lower_case": False}
-        after = [SentenceModule("Pooling", "1_Pooling", {"config.json": pooling})]
-        return [
-            SentenceModule("Transformer", files={"sentence_bert_config.json": length}),
-            *(after if self.own is None else self.own.modules_at()),
-        ]
+        return [transformer, SentenceModule("Pooling", "1_Pooling", {SETTINGS: pooling})]
 
 
 def attention() -> str | None:
