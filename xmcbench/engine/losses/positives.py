@@ -24,9 +24,8 @@ class Positives:
 
     A label that was drawn for one query is often true for another by chance: such a pair is among the P, too. `chosen`
     has the weights float32 [P] of the pairs for losses that train on only some of them, by the values of the setting
-    `positives` (`TrainedPositives`); it may be empty if the loss trains on all. `workers` hold the other labels of the
-    pool. A loss is the mean over the B queries, which every worker has; if rows are divided among workers
-    (`label_to_query`), it is the mean over the `total_rows` of all workers.
+    `positives` (`TrainedPositives`). `workers` hold the other labels of the pool. A loss is the mean over the queries,
+    which every worker has; if rows are divided among workers (`label_to_query`), over the `total_rows` of all.
     """
 
     rows_P: Tensor

@@ -83,9 +83,7 @@ class _Hardest(Function):
 
 def hardest_negatives(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> tuple[Tensor, Tensor]:
     """[B, H] the scores of each query's `count` hardest negatives among the labels of all workers, in descending order,
-    and [P] the scores of this worker's positive pairs.
-
-    Every worker receives them. Missing negatives of a query are -inf, which has no gradient.
+    on every worker, and [P] those of this worker's positive pairs. Missing negatives are -inf, without a gradient.
     """
     own_BH, scores_P, _ = _Hardest.apply(queries_BD, labels_SD, positives, count)  # type: ignore[no-untyped-call]
     return positives.workers.gather(own_BH.T).T.topk(count, dim=1).values, scores_P
@@ -93,10 +91,8 @@ def hardest_negatives(queries_BD: Tensor, labels_SD: Tensor, positives: Positive
 
 @torch.no_grad()
 def hardest_pairs(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> Positives:
-    """The pairs of each query and its `count` hardest negatives among the labels of all workers; this worker's part.
-
-    The result is an argument for `pair_scores`.
-    """
+    """The pairs of each query and its `count` hardest negatives among the labels of all workers, for `pair_scores`;
+    this worker's part."""
     own_BH, _, columns_BH = _Hardest.apply(queries_BD, labels_SD, positives, count)  # type: ignore[no-untyped-call]
     if positives.workers.size == 1:  # the CPU knows how many negatives a query has: nothing waits for a GPU
         num_true_B = torch.bincount(positives.host.rows_P, minlength=positives.num_queries)
@@ -123,10 +119,9 @@ def triplet(
     """Scalar: the hinges of positives and their queries' hardest negatives, averaged over the B queries.
 
     Those of a query's positives are summed with `weights_P` (PRIME Eq. 1). It is this worker's part of the loss. With a
-    `weight_temperature`, the negatives of a positive are weighted by the softmax of
-    s_n / weight_temperature, through which gradients flow. Negatives with a hinge of 0 are `bystanders`: they are
-    excluded from the softmax, or are in it with a logit of 0, as in NGAME's public code. The mean over negatives is
-    over the existing ones if a query has fewer than `hardest`.
+    `weight_temperature`, the negatives of a positive are weighted by the softmax of s_n / weight_temperature, through
+    which gradients flow. Negatives with a hinge of 0 are `bystanders`: excluded from the softmax, or in it with a logit
+    of 0, as in NGAME's public code. The mean over negatives is that of the existing ones, at most `hardest`.
     """
     negatives_BH, scores_P = hardest_negatives(queries_BD, labels_SD, positives, hardest)
     # A CPU leaves out pairs without weight; a GPU computes them too, since it would have to wait for their number.
