@@ -76,8 +76,7 @@ def balanced_clusters(
 def _halved(vectors_ND: Tensor, members_SM: Tensor, starts_S2: Tensor) -> Tensor:
     """[2S, ceil(M/2)] the members of both halves of each cluster; -1 pads the end of a row.
 
-    A cluster has M or M - 1 members; floor(M/2) of them go to its first half. `starts_S2` are the places of the members
-    that the halves start from.
+    A cluster has M or M - 1 members; floor(M/2) of them go to its first half. `starts_S2` are the halves' first places.
     """
     filler_SM = members_SM < 0
     sizes_S = (~filler_SM).sum(1)
@@ -99,9 +98,8 @@ def _halved(vectors_ND: Tensor, members_SM: Tensor, starts_S2: Tensor) -> Tensor
         fit_A = fits_A
         # Removing settled clusters copies the others: it pays once half of them are settled.
         if 2 * int(moving_A.sum()) <= len(moving_A):
-            rows_A, fit_A, sums_AD, vectors_AMD, centres_A2D, moving_A = (
-                tensor[moving_A] for tensor in (rows_A, fit_A, sums_AD, vectors_AMD, centres_A2D, moving_A)
-            )
+            of_all = rows_A, fit_A, sums_AD, vectors_AMD, centres_A2D, moving_A
+            rows_A, fit_A, sums_AD, vectors_AMD, centres_A2D, moving_A = (tensor[moving_A] for tensor in of_all)
     sorted_SM = members_SM.gather(1, half_SM.argsort(dim=1, stable=True))
     first = members_SM.shape[1] // 2
     halves = torch.nn.functional.pad(sorted_SM[:, :first], (0, members_SM.shape[1] % 2), value=-1), sorted_SM[:, first:]
@@ -183,9 +181,9 @@ class Clusters(Order):
     def refresh(self, epoch: int, embeddings: Embeddings) -> None:
         if epoch < self.start or (epoch - self.start) % self.every:
             return
+        workers = embeddings.workers
         with embeddings.stage("cluster"):
             vectors_ND = embeddings.queries() if self.bank_ND is None else self.bank_ND
-            workers = embeddings.workers
             # One worker clusters for all: with different rounding the workers would get different orders.
             clusters_Q = torch.empty(0, dtype=torch.int64, device=vectors_ND.device)
             if workers.rank == 0:
@@ -206,9 +204,8 @@ class Clusters(Order):
         self.bank_ND[upload(batch.query_ids, queries_BD.device)] = queries_BD.to(torch.float16)
 
     def state(self) -> dict[str, Tensor]:
-        clusters = None if self.clusters_Q is None else torch.from_numpy(self.clusters_Q)
-        tensors = {"clusters": clusters, "bank": self.bank_ND}
-        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        tensors = {} if self.clusters_Q is None else {"clusters": torch.from_numpy(self.clusters_Q)}
+        return tensors if self.bank_ND is None else tensors | {"bank": self.bank_ND}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.clusters_Q = state["clusters"].numpy() if "clusters" in state else None

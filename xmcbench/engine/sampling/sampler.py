@@ -81,9 +81,10 @@ class Sampler:
         rows, columns = self.true_pairs(batch.query_ids, label_ids)
         # Both batches have their pairs in one order, in which those of the labels of before are the pairs of before.
         before_P = np.isin(label_ids, batch.label_ids, assume_unique=True)[columns]
-        chosen = {which: np.zeros(len(rows)) for which in batch.positives.chosen}
-        for which, weights_P in chosen.items():
-            weights_P[before_P] = batch.positives.chosen[which].numpy()
+        chosen = {}
+        for which, weights_P in batch.positives.chosen.items():
+            chosen[which] = np.zeros(len(rows))
+            chosen[which][before_P] = weights_P.numpy()
         return Batch.of(batch.query_ids, label_ids, rows, columns, chosen)
 
     @property
@@ -158,8 +159,8 @@ class Sampler:
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned."""
         for i, part in enumerate(self.parts):
-            prefix = f"{i}."
-            part.load_state({n.removeprefix(prefix): tensor for n, tensor in state.items() if n.startswith(prefix)})
+            names = {name: name.removeprefix(f"{i}.") for name in state if name.startswith(f"{i}.")}
+            part.load_state({own: state[name] for name, own in names.items()})
         self._arranged = (-1, self.query_ids)
 
 

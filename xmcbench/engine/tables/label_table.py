@@ -110,7 +110,7 @@ class LabelTable(nn.Module):
             values = torch.empty(_BLOCK, self.weight.shape[1])
             draw(values, Generator().manual_seed(derive_seed(self.seed, "fill", block)))
             mine = (blocks_N == block).nonzero().flatten()
-            values = values.to(self.weight.device)[self.row_ids[mine] - block * _BLOCK]
+            values = values.to(self.weight.device)[self.row_ids[mine] % _BLOCK]
             if self.config.dtype == "e4m3":  # most values of a wide table lie below the smallest step
                 values = rounding.stochastic_e4m3(values, self.row_ids[mine], derive_seed(self.seed, "fill rounding"))
             self.weight[mine] = values.to(self.weight.dtype)
@@ -121,11 +121,10 @@ class LabelTable(nn.Module):
         `rows_S` is best on the CPU: a GPU is waited for. None gives all rows without a copy, in the table's own dtype.
         May be called more than once before `step`. Without autograd the rows are only read.
         """
-        if rows_S is None:
-            leaf = self.weight.detach()
-        else:
-            rows_S = rows_S.cpu()
-            leaf = self.weight.index_select(0, upload(rows_S, self.weight.device)).float()
+        rows_S = None if rows_S is None else rows_S.cpu()
+        leaf = self.weight.detach()
+        if rows_S is not None:
+            leaf = leaf.index_select(0, upload(rows_S, leaf.device)).float()
         if self.learns and torch.is_grad_enabled():
             self._leaves.append((rows_S, leaf.requires_grad_()))
             self._combined = None

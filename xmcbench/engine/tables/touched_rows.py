@@ -36,9 +36,8 @@ class TouchedRows(nn.Module):
 
         Every worker gets the same bits.
         """
-        parts, self._parts = self._parts, []
-        if not parts:
-            parts = [(torch.empty(0, dtype=torch.int64, device=self.weight.device), self.weight.detach()[:0])]
+        nothing = torch.empty(0, dtype=torch.int64, device=self.weight.device), self.weight.detach()[:0]
+        parts, self._parts = self._parts or [nothing], []
         if len(parts) == 1 and workers.size == 1:
             return parts[0]
         rows = workers.gather(torch.cat([rows for rows, _ in parts]))
