@@ -190,6 +190,8 @@ class TransformerEncoder(Encoder):
         whole_MW = states_MWH.new_ones(states_MWH.shape[:2]) if mask_MW is None else mask_MW
         if self.own is not None:
             return self.finished(self.own(states_MWH, whole_MW))
+        if self.config.pooling == "cls":
+            return self.finished(states_MWH[:, 0].float())
         # Places are counted in float32: bf16 has no odd numbers above 256.
         pooled_MH = POOLINGS[self.config.pooling](states_MWH.float(), whole_MW.float())
         return self.finished(pooled_MH.float())  # autocast multiplies in bf16
