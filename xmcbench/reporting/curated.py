@@ -9,20 +9,19 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from xmcbench.files.yaml_lines import Problems, YamlDocument, read, validate
 from xmcbench.reporting.text_table import folded
+from xmcbench.trial.record_fields import Frozen
 
 CURATED = Path(__file__).parent / "leaderboard"
 OTHER = "other"  # the last family, of methods that the file does not list
 M = TypeVar("M", bound=BaseModel)
 
 
-class Written(BaseModel):
+class Written(Frozen):
     """A file that people write, or a part of it; unknown keys are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class NamedMethod(Written):

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny
+from pydantic import BeforeValidator, SerializeAsAny
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
+from xmcbench.trial.record_fields import Frozen
 
 
 class TeacherError(XMCBenchError):
@@ -77,10 +78,9 @@ class Teacher(ABC):
     """Whether the answers come from annotations. The teacher then receives the training data (`read_annotations`) and
     runs in a separate process, out of reach of the method. Its records are marked as simulated."""
 
-    class Config(BaseModel):
+    class Config(Frozen):
         """Settings of a teacher: immutable, and an unknown key is an error. A bare name means `{name: ...}`."""
 
-        model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
         not_in_identity: ClassVar[frozenset[str]] = frozenset({"name", "prompt"})
         """Settings that `identity` leaves out: those that change no answer, and name and prompt, which are stored
         separately."""

@@ -10,9 +10,10 @@ from operator import not_
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from xmcbench.errors import XMCBenchError, check_extra, suggest
+from xmcbench.trial.record_fields import Frozen
 
 Precision = Literal["float32", "bf16"]
 RANDOM_ENCODERS = {"tiny": (256, 3, 4), "nano": (128, 2, 2)}  # width, layers, attention heads
@@ -32,10 +33,8 @@ _NEAR = 0.75  # likeness of a name that is most likely a misspelt one of these
 _later = partial(Field, exclude_if=not_)
 
 
-class LoRAConfig(BaseModel):
+class LoRAConfig(Frozen):
     """Low-rank adapters of a frozen transformer: the extra `lora`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     rank: int = Field(16, gt=0, description="r, the inner dimension of an adapter")
     alpha: float | None = Field(None, gt=0, description="numerator of the adapters' scale; null: the rank")
@@ -57,10 +56,8 @@ class LoRAConfig(BaseModel):
         return tuple(value) if isinstance(value, list) else value
 
 
-class EncoderConfig(BaseModel):
+class EncoderConfig(Frozen):
     """Which encoder, and how its token vectors become one embedding. A bare name stands for `{name: ...}`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(STATIC, description="tiny, nano, minilm, static, or a Hugging Face id or path")
     pooling: Literal["mean", "weightedmean", "lasttoken", "cls", "own"] = Field(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from xmcbench.trial.record_fields import Frozen
 
 if TYPE_CHECKING:
     from xmcbench.engine.tables.row_optimizers import RowOptimizer
 
 
-class TableConfig(BaseModel):
+class TableConfig(Frozen):
     """The optimiser and the storage of a table of label vectors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     optimizer: Literal["adam", "sgd", "none"] = Field("adam", description="none: the method itself writes the rows")
     learning_rate: float = Field(1e-3, gt=0, description="peak of the schedule, which is that of the encoder")
