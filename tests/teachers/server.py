@@ -129,6 +129,7 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, fault: str = "", last: int = 0) -> None:
+        self.kill()  # one that killed itself may hold the port for a moment
         command = [sys.executable, __file__, str(self.port), str(self.log), fault, str(last)]
         self.process = subprocess.Popen(command)
         deadline = time.monotonic() + PATIENCE
@@ -152,4 +153,5 @@ class Server:
 
 if __name__ == "__main__":
     port, Handler.log, Handler.fault, Handler.last = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    ThreadingHTTPServer.request_queue_size = 128  # a busy machine accepts late: with five, further ones are reset
     ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
