@@ -164,7 +164,7 @@ def board_of(records: Sequence[Record], metrics: Sequence[str], store: Store) ->
     recorded = recorded_metrics(records)
     shown = () if tuple(metrics) == DEFAULT_METRICS else [name for name in metrics if name in recorded]
     by_key = {record.key: record for record in records}
-    return _board(Archive(by_key, dict.fromkeys(by_key, store)), (), View(metrics=shown), lambda record: True)  # noqa: ARG005
+    return _board(Archive(by_key, dict.fromkeys(by_key, store)), (), View(metrics=shown), lambda _: True)
 
 
 def leaderboard(

@@ -9,7 +9,6 @@ import json
 from collections.abc import Sequence
 from copy import deepcopy
 from functools import cached_property
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -138,9 +137,8 @@ class EvaluatorSubject(Subject):
     @rule("All evaluators share one `Hits`: `compute` does not change it.", "copy what has to be changed")
     def hits_are_not_changed(self) -> None:
         hits = self.hits()
-        arrays = attrgetter("queries", "ranks", "labels", "predictions.indices", "predictions.scores", "truth.data")(
-            hits
-        )
+        found = hits.predictions
+        arrays = hits.queries, hits.ranks, hits.labels, found.indices, found.scores, hits.truth.data
         before = deepcopy(arrays)
         self.thing.compute(hits, 5)
         require(all(map(np.array_equal, arrays, before)), "compute changed an array of hits")
