@@ -23,9 +23,21 @@ class Task:
         self.settings = self.facts["settings"]
         self.num_labels = self.facts["num_labels"]
         self.model = self.folder / "model"  # fit writes it, predict reads it
-        self.seed = self.facts.get("seed", 0) % (1 << 31)  # the trial's as 32 bits, which most libraries take; of fit
-        self.budget = self.facts.get("budget")  # limits by name, as in {"device_seconds": 600}; of fit
-        self.k = self.facts.get("k")  # the number of labels to predict per query; of predict
+
+    @property
+    def seed(self):
+        """The trial's seed as 32 bits, which most libraries take."""
+        return self.facts["seed"] % (1 << 31)
+
+    @property
+    def budget(self):
+        """Limits by name, as in {"device_seconds": 600}."""
+        return self.facts["budget"]
+
+    @property
+    def k(self):
+        """The number of labels to predict per query."""
+        return self.facts["k"]
 
     def texts(self, name):
         """The texts of train.txt, labels.txt or queries.txt."""
