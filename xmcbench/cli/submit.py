@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from xmcbench.data import Dataset
     from xmcbench.engine.planning.recount import Recount
+    from xmcbench.engine.planning.trials import Planner
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
 
@@ -73,14 +74,22 @@ class _Checker:
 
     def __init__(self, data: Path) -> None:
         from xmcbench.data import load
-        from xmcbench.data.prepared import default_cache_dir
-        from xmcbench.engine.planning.recount import recount
-        from xmcbench.engine.planning.trials import HERE, Planner, machine_called
 
         self.data = data
         self.dataset: Callable[[str], Dataset] = cache(lambda name: load(name, data_dir=data))
-        planner = Planner(data, default_cache_dir(), machine_called(HERE))
-        self.recount: Callable[[Record], Recount] = lambda record: recount(record, planner)
+
+    @cached_property
+    def _planner(self) -> Planner:  # imports torch, which a check without new trials does not need
+        from xmcbench.data.prepared import default_cache_dir
+        from xmcbench.engine.planning.trials import HERE, Planner, machine_called
+
+        return Planner(self.data, default_cache_dir(), machine_called(HERE))
+
+    def recount(self, record: Record) -> Recount:
+        """The costs of a trial, counted again."""
+        from xmcbench.engine.planning.recount import recount
+
+        return recount(record, self._planner)
 
 
 def _verify(run: str, to: Path, place: Path, verified: Path) -> list[str]:
