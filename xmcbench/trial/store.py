@@ -93,7 +93,8 @@ class Store:
             _log.warning("warning: %s; left out", problem)
         for key in self.trials():
             try:
-                records += [record] if (record := self.record(key)) else []
+                if record := self.record(key):
+                    records.append(record)
             except StoreError as problem:
                 _log.warning("warning: %s; left out", problem)
         return records
