@@ -120,6 +120,7 @@ class Executor:
 
     def start(self, task: Task) -> None:
         """Start a trial. The caller holds its lock."""
+        raise NotImplementedError
 
     def finished(self) -> list[Record]:
         """The records of trials that ended since the last call. If there are none, waits a moment for one."""
