@@ -8,6 +8,7 @@ ones of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -92,6 +93,13 @@ class PRIME(EmbeddingMethod):
         query_to_prototype: bool = Field(True, description="whether the loss has its first term, T(h_q, z_l)")
         query_to_label: bool = Field(True, description="whether the loss has T(h_q, h_l), on texts")
         label_to_query: bool = Field(True, description="whether the loss has T(h_l, h_q), on texts")
+        over_labels: Literal["sum", "mean"] = Field(
+            "sum",
+            exclude_if=lambda way: way == "sum",  # keys of trials without it stay
+            description="of the labels' losses in T(h_l, h_q); sum: divided by the number of queries of the batch, as "
+            "the other terms, so that all three are the sums of Eq. 1 up to one factor; mean: divided by the number of "
+            "labels in the pool; with `label_to_query`",
+        )
         regulariser_weight: float = Field(0.1, ge=0, description="lambda; 0 leaves the regulariser out")
         regulariser_margin: float = Field(0.3, ge=0, description="m', by which prototypes should beat texts")
         regulariser_mean: Literal["all", "violators"] = Field(
@@ -99,8 +107,9 @@ class PRIME(EmbeddingMethod):
         )
         margin: Literal["dynamic", "as-printed", "fixed"] = Field(
             "dynamic",
-            description="dynamic: clip(|s_p - s_n|, smallest, largest) without a gradient; as-printed: the sign "
-            "of Eq. 3; fixed: `largest_margin`",
+            description="dynamic: clip(|s_p - s_n|, smallest, largest) without a gradient, as defined; as-printed: "
+            "Eq. 3 and 14, which pull a positive that is ahead by less than `smallest_margin` back; fixed: "
+            "`largest_margin`",
         )
         smallest_margin: float = Field(0.1, ge=0, description="lower end of the clip; not with a `fixed` margin")
         largest_margin: float = Field(0.3, ge=0, description="upper end of the clip, and the `fixed` margin")
@@ -128,6 +137,7 @@ class PRIME(EmbeddingMethod):
                 **dict.fromkeys(("momentum", "queries_per_centroid"), self.centroids == "momentum"),
                 "final_centroids": self.centroids != "none",
                 "free_vector_length": self.free_vectors,
+                "over_labels": self.label_to_query,
             }
             return super().unused() | {name for name, is_used in used.items() if not is_used}
 
@@ -259,8 +269,9 @@ class PRIME(EmbeddingMethod):
         loss = texts_BD.new_zeros(())
         if settings.label_to_query:
             texts_RD, pool_BD, turned = losses.label_to_query(texts_BD, texts_SD, positives)
-            # Divided by the queries of the batch, as the other terms: the sums of Eq. 1 are over the same pairs.
-            loss = loss + self._triplet(texts_RD, pool_BD, turned) * (turned.mean_over / positives.num_queries)
+            if settings.over_labels == "sum":  # the sums of Eq. 1 are over the same pairs as those of the other terms
+                turned = replace(turned, total_rows=positives.num_queries)
+            loss = loss + self._triplet(texts_RD, pool_BD, turned)
         if settings.query_to_label:
             loss = loss + self._triplet(texts_BD, texts_SD, positives)
         if settings.query_to_prototype or settings.regulariser_weight:

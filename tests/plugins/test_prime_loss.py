@@ -50,7 +50,8 @@ def expected(method: PRIME, queries_BD: Tensor, labels_SD: Tensor, batch: sampli
             "one-by-draws": lambda s, b: draws[s] * (first[s] == b),
         }[settings.positives]
         mean_over_labels = reference.mean_loss(term, h_SD, h_BD, truth_BS.T, turned, 1.0)
-        total = total + mean_over_labels * len(labels_SD) / len(queries_BD)
+        by = len(labels_SD) if settings.over_labels == "mean" else len(queries_BD)
+        total = total + mean_over_labels * len(labels_SD) / by
     if settings.regulariser_weight:
         total = total + settings.regulariser_weight * regulariser(method, h_BD, h_SD, z_SD, truth_BS, trained)
     return total
@@ -83,6 +84,7 @@ def regulariser(
         {"query_to_prototype": False},
         {"query_to_label": False},
         {"label_to_query": False},
+        {"over_labels": "mean"},
         {"query_to_label": False, "label_to_query": False, "regulariser_weight": 0.0},
         {"regulariser_weight": 0.0},
         {"regulariser_weight": 2.0, "regulariser_mean": "violators"},
@@ -112,6 +114,33 @@ def test_value_and_gradients_equal_the_equation(settings: dict[str, Any]) -> Non
     plain = made()
     torch.manual_seed(9)
     assert settings == {} or value.item() != pytest.approx(plain.loss(queries, labels, batch).item(), rel=1e-4)
+
+
+def test_with_one_positive_the_term_from_labels_is_the_public_codes_mean_over_columns() -> None:
+    """There a batch has a column for each label drawn, repeated ones included, and the term is their mean."""
+    alone: dict[str, Any] = {"query_to_prototype": False, "query_to_label": False, "regulariser_weight": 0.0}
+    method = made(positives_per_query=1, positives="one-by-draws", **alone)
+    batch, queries, labels = batch_of(method)
+    drawn = batch.positives.chosen["drawn"] > 0
+    columns = batch.positives.columns_P[drawn]  # as many as queries
+    assert len(columns.unique()) < len(columns) == len(queries)
+    truth = (DATA.targets[batch.query_ids][:, batch.label_ids].toarray() > 0)[:, columns.numpy()]
+    torch.manual_seed(9)
+    ranks_B = torch.randperm(len(queries)).tolist()
+    first = [min(np.flatnonzero(truth[:, c]), key=ranks_B.__getitem__) for c in range(len(columns))]
+    term = reference.triplet((0.1, 0.3), 100, 0.1, "excluded", "sum")
+    h_BD, h_CD = normalize(queries, dim=1), normalize(labels, dim=1)[columns]
+    wanted = reference.mean_loss(term, h_CD, h_BD, truth.T, lambda c, b: float(first[c] == b), 1.0)
+    torch.manual_seed(9)
+    assert method.loss(queries, labels, batch).item() == pytest.approx(wanted.item(), rel=1e-6)
+    torch.manual_seed(9)
+    over_labels = made(positives_per_query=1, positives="one-by-draws", over_labels="mean", **alone)
+    assert over_labels.loss(queries, labels, batch).item() != pytest.approx(wanted.item(), rel=1e-3)
+
+
+def test_the_key_of_a_trial_that_sums_over_labels_is_that_of_one_from_before_the_setting() -> None:
+    assert "over_labels" not in PRIME.Config(encoder="tiny").model_dump()
+    assert PRIME.Config(encoder="tiny", over_labels="mean").model_dump()["over_labels"] == "mean"
 
 
 def test_a_regulariser_that_nothing_violates_is_zero_and_no_number_divides_by_zero() -> None:

@@ -28,8 +28,9 @@ from xmcbench.engine.losses.score_sums import Scores, largest
 class DynamicMargin:
     """PRIME's margin, clip(|s_p - s_n|, smallest, largest) without a gradient.
 
-    The hinge is therefore 0 if s_p - s_n >= smallest. For 0 < s_p - s_n < smallest, the definition gives
-    smallest - (s_p - s_n). PRIME's Eq. 3, 13 and 14 print (s_p - s_n) + smallest, which `as_printed` trains.
+    The hinge is therefore 0 if s_p - s_n >= smallest. For 0 < s_p - s_n < smallest, the definition (Proposition 1 and
+    the first line of Eq. 13) gives smallest - (s_p - s_n), with derivatives (-1, 1) by s_p and s_n. Eq. 3 and 14 have
+    (s_p - s_n) + smallest there, with derivatives (1, -1), for which Section 3.1 argues; `as_printed` trains that.
     """
 
     smallest: float
