@@ -78,8 +78,8 @@ CASES = {
     ),
     "prime": Case(
         "prime",
-        # What the public code does otherwise than the paper: plugins/xmcbench_prime/README.md. It does not scale the
-        # vectors of texts; a score is a cosine in either case.
+        # plugins/xmcbench_plugins/prime/README.md tells what the public code does otherwise than the paper. The public
+        # code does not scale the vectors of texts; a score is a cosine in either case.
         {
             "method": "prime", "positives_per_query": 1, "positives": "one-by-draws", "centroids": "frozen",
             "regulariser_mean": "violators", "cluster_size": 4, "free_vectors": FREE, "free_vector_length": None,

@@ -59,12 +59,12 @@ DIRECTIVE = re.compile(r"^<!-- (::: .*?) -->$", flags=re.MULTILINE | re.DOTALL) 
 MARK = re.compile(r"^<!-- generated: (\S+)(?: (\S+))? -->$", flags=re.MULTILINE)
 # Pages of the site that are files elsewhere in the repository, and how links to them change.
 ELSEWHERE = {"contributing.md": ROOT / "CONTRIBUTING.md", "changelog.md": ROOT / "CHANGELOG.md"}
-ELSEWHERE |= {f"plugins/{path.parent.name}.md": path for path in sorted(ROOT.glob("plugins/*/README.md"))}
+ELSEWHERE |= {f"plugins/{path.parent.name}.md": path for path in sorted(ROOT.glob("plugins/*/*/README.md"))}
 LINKS = (
-    (r"\]\(\.\./plugins/(\w+)/README\.md", r"](plugins/\1.md"),
+    (r"\]\(\.\./plugins/xmcbench_plugins/(\w+)/README\.md", r"](plugins/\1.md"),
     (r"\]\((?:\.\./)?(CONTRIBUTING|CHANGELOG)\.md", lambda link: f"]({link[1].lower()}.md"),
-    (r"\]\(\.\./(xmcbench_\w+)/README\.md", r"](\1.md"),
-    (r"\]\(\.\./\.\./docs/", "](../"),
+    (r"\]\(\.\./(\w+)/README\.md", r"](\1.md"),
+    (r"\]\(\.\./\.\./\.\./docs/", "](../"),
     (r"\]\(docs/", "]("),
     (r"\]\(README\.md", "](index.md"),
     (r"\]\(leaderboard\.md#the-page\)", f"]({BOARD}/index.html)"),

@@ -9,7 +9,7 @@ import pytest
 from toy_fixtures import one_thread
 
 from xmcbench.plugins.registry import OWN, registry
-from xmcbench_external import OutsideMethod
+from xmcbench_plugins.external import OutsideMethod
 
 __all__ = ["one_thread"]  # a fixture for every test here
 METHODS = list(corridors.METHODS)

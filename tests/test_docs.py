@@ -26,7 +26,7 @@ from xmcbench.suite.suite import load_suite
 from xmcbench.trial.record import Status
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "plugins").glob("*/*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "plugins").rglob("*.md")]
 
 
 def text(page: str) -> str:

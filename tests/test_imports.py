@@ -13,6 +13,7 @@ import pytest
 
 import xmcbench
 from xmcbench.data import load
+from xmcbench.plugins.registry import FIRST_PARTY, plugin_package
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "transformers", "ray", "sklearn", "faiss"}
@@ -90,8 +91,8 @@ def test_a_command_starts_almost_without_garbage_collections() -> None:
 
 
 def test_a_method_that_is_named_after_its_plugin_imports_no_other_plugin() -> None:
-    found = imported_by("from xmcbench.plugins.registry import registry; registry().method('tfidf-nn')")
-    assert {name for name in found if name.startswith("xmcbench_")} == {"xmcbench_tfidf"}
+    found = modules_after("from xmcbench.plugins.registry import registry; registry().method('tfidf-nn')")
+    assert {plugin_package(name) for name in found if name.startswith(f"{FIRST_PARTY}.")} == {f"{FIRST_PARTY}.tfidf"}
 
 
 def test_every_public_name_of_methods_costs_no_framework() -> None:

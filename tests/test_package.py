@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 
 import xmcbench
 from xmcbench.files import yaml_lines
-from xmcbench.plugins.registry import registry
+from xmcbench.plugins.registry import FIRST_PARTY, registry
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -102,8 +102,8 @@ def code_lines(path: Path) -> int:
 
 
 def test_a_method_has_at_most_250_lines_of_code() -> None:
-    methods = Counter(plugin.thing.__module__.split(".")[0] for plugin in registry().all("method"))
-    for plugin in (ROOT / "plugins").iterdir():
+    methods = Counter(plugin.thing.__module__.split(".")[1] for plugin in registry().all("method"))
+    for plugin in (ROOT / "plugins" / FIRST_PARTY).iterdir():
         lines = sum(code_lines(path) for path in plugin.glob("*.py"))
         assert lines <= 250 * max(1, methods[plugin.name]), f"{plugin.name}: {lines} lines"
 
@@ -136,7 +136,7 @@ def test_every_imported_package_is_declared() -> None:
     distributions = packages_distributions()
     outside = set((ROOT / "plugins").rglob("*program.py"))  # run in environments of their own
     outside |= set(ROOT.rglob("pytest_plugin.py"))  # pytest imports it
-    outside |= set((ROOT / "plugins" / "xmcbench_pyxclib").glob("*.py"))  # does nothing where pyxclib is missing
+    outside |= set((ROOT / "plugins" / FIRST_PARTY / "pyxclib").glob("*.py"))  # does nothing where pyxclib is missing
     for path in set(SOURCES) - outside:
         for package in {module.split(".")[0] for module, _ in imported(path)} - sys.stdlib_module_names:
             if package.startswith("xmcbench"):
@@ -161,7 +161,9 @@ def test_what_ci_installs_is_pinned() -> None:
 
 def test_built_in_methods_come_through_the_entry_points() -> None:
     declared = PROJECT["entry-points"]["xmcbench"]
-    assert sorted(declared.values()) == sorted(path.parent.name for path in (ROOT / "plugins").glob("*/__init__.py"))
+    assert sorted(declared.values()) == [
+        f"{FIRST_PARTY}.{path.parent.name}" for path in sorted((ROOT / "plugins" / FIRST_PARTY).glob("*/__init__.py"))
+    ]
 
 
 # How it is checked ------------------------------------------------------------------------------------------------

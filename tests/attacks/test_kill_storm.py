@@ -57,7 +57,7 @@ TRAINED = """
 import time
 from xmcbench import hookimpl
 from xmcbench.engine.training import training
-from xmcbench_dexml import DEXML
+from xmcbench_plugins.dexml import DEXML
 
 training.SECONDS = 0.5
 

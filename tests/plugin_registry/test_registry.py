@@ -232,7 +232,8 @@ def test_the_built_in_plugins_register_methods_and_evaluators_only() -> None:
     """The registry does not import them for things of another kind."""
     for point in entry_points(group=GROUP):
         if point.dist is not None and point.dist.name == OWN:
-            source = (Path(__file__).parents[2] / "plugins" / point.module / "__init__.py").read_text(encoding="utf-8")
+            folder = Path(__file__).parents[2] / "plugins" / Path(*point.module.split("."))
+            source = (folder / "__init__.py").read_text(encoding="utf-8")
             hooks = set(re.findall(r"def (register_\w+)", source))
             assert hooks in ({"register_methods"}, {"register_evaluators"}), point.module
 

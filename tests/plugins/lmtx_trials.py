@@ -19,7 +19,7 @@ from xmcbench.teachers import YES, Answers, Judgements, Pairs, Teacher
 from xmcbench.teachers.cached_judge import Account, CachedJudge, ChargedPairs
 from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.run import Run
-from xmcbench_lmtx import LMTX
+from xmcbench_plugins.lmtx import LMTX
 
 PLENTY = {"epochs": 100}
 SMALL = {"shortlist": 5, "batch_size": 20, "development": 30, "learning_rate": 1e-3, "warmup": 0.1}

@@ -13,7 +13,7 @@ from toy import LABELS, toy_data
 from xmcbench import sampling
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import ALONE
-from xmcbench_prime import PRIME
+from xmcbench_plugins.prime import PRIME
 
 D = 6
 DATA = toy_data(ignored=1)

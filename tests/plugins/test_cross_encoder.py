@@ -14,8 +14,8 @@ from toy import LABELS, QUERIES, make_run
 
 from xmcbench import XMCBenchError
 from xmcbench.data.dataset import TrainingData
-from xmcbench_second_stage import CrossEncoderRanker
-from xmcbench_second_stage.cross_encoder import group_loss
+from xmcbench_plugins.second_stage import CrossEncoderRanker
+from xmcbench_plugins.second_stage.cross_encoder import group_loss
 
 pytest.importorskip("sentence_transformers")
 TRAINED: dict[str, Any] = {"epochs": 2, "batch_size": 8, "negatives": 3, "learning_rate": 1e-3}

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from toy import LABELS, make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench_dexa import DEXA
+from xmcbench_plugins.dexa import DEXA
 
 
 def dexa(encoder: str, **settings: Any) -> DEXA:

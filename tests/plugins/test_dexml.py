@@ -16,7 +16,7 @@ from xmcbench import XMCBenchError, losses, sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import ALONE, Workers
-from xmcbench_dexml import DEXML
+from xmcbench_plugins.dexml import DEXML
 
 
 def dexml(**settings: Any) -> DEXML:

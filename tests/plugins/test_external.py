@@ -20,7 +20,7 @@ from xmcbench.plugins.registry import ONLY, registry
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.method import Method
 from xmcbench.trial.programs import ProgramError
-from xmcbench_external import External
+from xmcbench_plugins.external import External
 
 # Answers each query with label 3, then with the number that `fit` wrote, whatever the query says.
 SHELL = """

@@ -19,7 +19,7 @@ from xmcbench.evaluation import drop_ignored, inverse_propensity
 from xmcbench.evaluation.fusion import Tree, Weighted, fit_fusion
 from xmcbench.plugins.registry import ONLY, registry
 from xmcbench.trial.record import Status
-from xmcbench_second_stage import Fuse
+from xmcbench_plugins.second_stage import Fuse
 
 
 def made(encoder: str, **settings: Any) -> Fuse:

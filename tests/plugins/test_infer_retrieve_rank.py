@@ -24,7 +24,7 @@ from xmcbench.teachers import Answers, Pairs, Replies, Teacher, read_labels
 from xmcbench.teachers.cached_judge import Account, CachedJudge, ChargedPairs
 from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.run import Progress, Run
-from xmcbench_infer_retrieve_rank import InferRetrieveRank, best_accepted, merged
+from xmcbench_plugins.infer_retrieve_rank import InferRetrieveRank, best_accepted, merged
 
 SMALL = {"teacher": "annotated", "documents": 30, "shortlist": 6, "kept": 2, "batch_size": 10, "learning_rate": 1e-3}
 OWN = ("stage_seconds", "peak_bytes", "worker_bytes", "teacher_cached")  # two runs of one trial differ in these

@@ -16,7 +16,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import Registry
 from xmcbench.trial.programs import Environment
 from xmcbench.trial.record import Status
-from xmcbench_external import PythonProgram
+from xmcbench_plugins.external import PythonProgram
 
 METHODS = [each.thing for each in Registry().all("method") if issubclass(each.thing, PythonProgram)]
 IDS = [method.name for method in METHODS]

@@ -16,8 +16,8 @@ from xmcbench import sampling, search
 from xmcbench.data.dataset import TrainingData
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.record import Status
-from xmcbench_lmtx import LMTX, TEACHER_METRIC, Rejected
-from xmcbench_lmtx.cycles import Cycles
+from xmcbench_plugins.lmtx import LMTX, TEACHER_METRIC, Rejected
+from xmcbench_plugins.lmtx.cycles import Cycles
 
 from .lmtx_trials import PLENTY, Trials, same, spied, weights, yes_to_all
 

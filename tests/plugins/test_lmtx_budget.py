@@ -12,8 +12,8 @@ from xmcbench.engine import embedding_method
 from xmcbench.errors import XMCBenchError
 from xmcbench.teachers import NO, UNPARSED
 from xmcbench.trial.run import HeldOut
-from xmcbench_lmtx import LMTX, TEACHER_METRIC
-from xmcbench_lmtx.cycles import Cycles
+from xmcbench_plugins.lmtx import LMTX, TEACHER_METRIC
+from xmcbench_plugins.lmtx.cycles import Cycles
 
 from .lmtx_trials import PLENTY, Trials, same, weights, yes_to_all
 

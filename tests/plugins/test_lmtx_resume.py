@@ -13,8 +13,8 @@ from xmcbench.engine.training import training
 from xmcbench.files.manifest import write_manifest
 from xmcbench.teachers.cached_judge import KEY
 from xmcbench.trial.run import Run
-from xmcbench_lmtx import LMTX
-from xmcbench_lmtx.cycles import CycleAnswers, Cycles
+from xmcbench_plugins.lmtx import LMTX
+from xmcbench_plugins.lmtx.cycles import CycleAnswers, Cycles
 
 from .lmtx_trials import PLENTY, Trials, weights, yes_to_two_of_three
 

@@ -19,8 +19,8 @@ from xmcbench.engine.sampling import Batch, Embeddings
 from xmcbench.engine.training import training
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.run import HeldOut, Progress
-from xmcbench_maclr import MACLR, Pretraining
-from xmcbench_maclr.parts import FinerClusters
+from xmcbench_plugins.maclr import MACLR, Pretraining
+from xmcbench_plugins.maclr.parts import FinerClusters
 
 DATA = toy_data(ignored=2)
 SETTINGS: dict[str, Any] = {"batch_size": 20, "learning_rate": 1e-3, "cluster_size": 8, "cluster_every": 1}

@@ -15,7 +15,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut
-from xmcbench_second_stage import Memory
+from xmcbench_plugins.second_stage import Memory
 
 
 def made(encoder: str, method: str = "untrained", **settings: Any) -> Memory:

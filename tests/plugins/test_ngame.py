@@ -17,7 +17,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import ALONE
-from xmcbench_ngame import NGAME
+from xmcbench_plugins.ngame import NGAME
 
 
 def ngame(**settings: Any) -> NGAME:

@@ -16,7 +16,7 @@ from toy import LABELS, QUERIES, make_run, toy_data
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.workers import ALONE, Workers
-from xmcbench_ova import SPREAD, OvA
+from xmcbench_plugins.ova import SPREAD, OvA
 
 SGD = {"optimizer": "sgd", "learning_rate": 0.5}
 

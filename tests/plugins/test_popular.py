@@ -14,7 +14,7 @@ from toy import LABELS, make_run, toy_data
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import XMCBenchError
-from xmcbench_popular import Popular
+from xmcbench_plugins.popular import Popular
 
 DATA = toy_data(ignored=1)
 

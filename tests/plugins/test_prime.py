@@ -14,12 +14,12 @@ from many_workers import on_workers
 from torch.nn.functional import gelu, layer_norm, normalize
 from toy import LABELS, make_run
 
-import xmcbench_prime
 from xmcbench import sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
 from xmcbench.engine.workers import ALONE, Workers
-from xmcbench_prime import PRIME
+from xmcbench_plugins import prime as plugin
+from xmcbench_plugins.prime import PRIME
 
 from .prime_modules import DATA, GROUPS, D, batch_of, made, prime, rows
 
@@ -38,8 +38,8 @@ def test_a_prototype_is_the_mean_of_a_transformer_layer_over_the_bag(monkeypatch
     mixed = ((q @ k.mT) / D**0.5).softmax(-1) @ v
     bag = layer_norm(bag + attention.out_proj(mixed), (D,), layer.norm1.weight, layer.norm1.bias)
     bag = layer_norm(bag + layer.linear2(gelu(layer.linear1(bag))), (D,), layer.norm2.weight, layer.norm2.bias)
-    for at_once in (xmcbench_prime.INDEXED, 2):
-        monkeypatch.setattr(xmcbench_prime, "INDEXED", at_once)
+    for at_once in (plugin.INDEXED, 2):
+        monkeypatch.setattr(plugin, "INDEXED", at_once)
         torch.testing.assert_close(method.label_vectors(texts, ids), normalize(bag.mean(1), dim=1))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from xmcbench import sampling
-from xmcbench_prime import PRIME
+from xmcbench_plugins.prime import PRIME
 
 from .prime_modules import DATA, batch_of, made
 

@@ -14,8 +14,8 @@ from toy import LABELS, make_run, toy_data
 from xmcbench import encoders
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import ALONE
-from xmcbench_prime import PRIME
-from xmcbench_prime.prototypes import Prototypes
+from xmcbench_plugins.prime import PRIME
+from xmcbench_plugins.prime.prototypes import Prototypes
 
 DATA = toy_data()
 XAVIER = (2 * 64 / (LABELS + 64)) ** 0.5

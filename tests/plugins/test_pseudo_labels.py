@@ -15,7 +15,7 @@ from xmcbench import losses
 from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.run import HeldOut
-from xmcbench_pseudo_labels import ICT, METHODS, RTS, PseudoLabels
+from xmcbench_plugins.pseudo_labels import ICT, METHODS, RTS, PseudoLabels
 
 LONG = [f"w{n}" for n in range(40)]
 

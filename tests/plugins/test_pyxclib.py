@@ -10,7 +10,7 @@ from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators, find_hits, sco
 from xmcbench.evaluation.evaluator import repeated_metrics
 from xmcbench.evaluation.ranking import rank
 
-pytest.importorskip("xclib", reason="pyxclib is installed from its repository: plugins/xmcbench_pyxclib/README.md")
+pytest.importorskip("xclib", reason="its README tells how pyxclib is installed from its repository")
 
 
 @pytest.mark.parametrize("predicted", [100, 3])

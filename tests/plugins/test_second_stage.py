@@ -23,9 +23,9 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.search import index
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import UnknownNameError
-from xmcbench_second_stage import Classifier, SparseRanker
-from xmcbench_second_stage.classifier import _rate
-from xmcbench_second_stage.stage import SecondStage, standardised
+from xmcbench_plugins.second_stage import Classifier, SparseRanker
+from xmcbench_plugins.second_stage.classifier import _rate
+from xmcbench_plugins.second_stage.stage import SecondStage, standardised
 
 STAGES: tuple[type[SecondStage], ...] = (Classifier, SparseRanker)
 

@@ -11,11 +11,11 @@ from fitting import assert_saved_predicts_the_same
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from toy import LABELS, QUERIES, make_run, make_words, toy_data
 
-import xmcbench_tfidf
 from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.method import Method
-from xmcbench_tfidf import BM25LabelMatch, LabelMatch, NearestNeighbours
+from xmcbench_plugins import tfidf
+from xmcbench_plugins.tfidf import BM25LabelMatch, LabelMatch, NearestNeighbours
 
 DATA = toy_data()
 METHODS = [NearestNeighbours, LabelMatch, BM25LabelMatch]
@@ -114,7 +114,7 @@ def test_of_many_equal_labels_the_first_are_predicted(kind: type[Method], tmp_pa
     same = [number for number in range(LABELS) if number % 8]
     texts = [DATA.label_texts[0] if number in same else text for number, text in enumerate(DATA.label_texts)]
     found = fitted(kind, tmp_path, replace(DATA, label_texts=texts)).predict([DATA.label_texts[0]], 5)
-    assert len(same) > 5 + xmcbench_tfidf.SPARE
+    assert len(same) > 5 + tfidf.SPARE
     assert found.indices.tolist() == [[0, *same[:4]]]
 
 
@@ -122,7 +122,7 @@ def test_of_many_equal_labels_the_first_are_predicted(kind: type[Method], tmp_pa
 def test_chunks_change_nothing(kind: type[Method], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method = fitted(kind, tmp_path)
     whole = method.predict(UNSEEN, 5)
-    monkeypatch.setattr(xmcbench_tfidf, "CHUNK", 2)
+    monkeypatch.setattr(tfidf, "CHUNK", 2)
     parts = method.predict(UNSEEN, 5)
     assert np.array_equal(whole.indices, parts.indices)
     assert np.array_equal(whole.scores, parts.scores)

@@ -19,7 +19,7 @@ from toy import LABELS, QUERIES, make_run
 from xmcbench import sampling, tables
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.dual_encoder import all_embeddings
-from xmcbench_unidec import UniDEC
+from xmcbench_plugins.unidec import UniDEC
 
 H, D = 32, 16  # of the small encoder, and here
 Make = Callable[..., UniDEC]

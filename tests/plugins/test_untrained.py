@@ -13,7 +13,7 @@ from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.search import faiss
 from xmcbench.runs.predicting import Sample
-from xmcbench_untrained import Untrained
+from xmcbench_plugins.untrained import Untrained
 
 
 def test_it_ranks_by_the_encoder_as_it_is(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:

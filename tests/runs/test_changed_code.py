@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fakes.bench import Bench
 
-from xmcbench.plugins.registry import registry
+from xmcbench.plugins.registry import plugin_package, registry
 from xmcbench.reporting.acceptance import outdated, problems
 from xmcbench.trial import provenance
 
@@ -84,4 +84,4 @@ def test_the_files_of_a_plugin_are_those_of_its_package(name: str, monkeypatch: 
     thing = registry().method(name).thing
     files = provenance.code_files(thing)
     assert files
-    assert {path.parent.name for path in files} == {thing.__module__.partition(".")[0]}
+    assert {path.parent.name for path in files} == {plugin_package(thing.__module__).rpartition(".")[2]}

@@ -14,7 +14,7 @@ from xmcbench.runs.attempt import Attempt, perform
 from xmcbench.runs.job import Job
 from xmcbench.suite.suite import load_suite
 from xmcbench.trial.record import Record
-from xmcbench_unidec import UniDEC
+from xmcbench_plugins.unidec import UniDEC
 
 METHODS = {name: {"method": "unidec", "inference": name} for name in ("both", "de", "clf")}
 

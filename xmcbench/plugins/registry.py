@@ -33,6 +33,7 @@ STRICT = "XMCBENCH_STRICT_PLUGINS"  # "1": a broken plugin is an error, for plug
 ONLY = "XMCBENCH_PLUGINS"  # distributions to load plugins from, as in "xmcbench,mine"; unset: all
 LOOKED_UP = "xmcbench.dataset"  # the audit event of looking up a dataset, which could be read
 OWN = "xmcbench"  # the distribution of the built-in methods
+FIRST_PARTY = "xmcbench_plugins"  # the package of the built-in plugins, each a package in it
 FRAMEWORKS = ("torch", "transformers", "sklearn", "pandas", "tensorflow", "jax", "faiss")  # seconds to import
 
 
@@ -229,6 +230,12 @@ class Registry:
         hook: Callable[..., Any] = self._manager.subset_hook_caller(HOOKS[kind], others)
         hook(register=register)
         return things
+
+
+def plugin_package(module: str) -> str:
+    """The package of the plugin that holds a module: `xmcbench_plugins.lmtx` for `xmcbench_plugins.lmtx.cycles`."""
+    parts = module.split(".")
+    return ".".join(parts[:2] if parts[0] == FIRST_PARTY else parts[:1])
 
 
 def _check_marked(plugin: Any) -> None:

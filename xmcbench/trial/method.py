@@ -12,7 +12,7 @@ from xmcbench.data.dataset import DatasetCard, Texts, TrainingData
 from xmcbench.data.extent import Extent
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.hookspecs import check_config, check_subclass
-from xmcbench.plugins.registry import registry
+from xmcbench.plugins.registry import plugin_package, registry
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record_fields import Frozen
@@ -159,8 +159,8 @@ def check_plugin(thing: Any) -> None:
         raise TypeError(f"{thing.__name__}.info is not a MethodInfo")
     if type(thing.info.version) is not int:
         raise TypeError(f"{thing.__name__}.info.version is {thing.info.version!r}, expected a whole number")
-    own = thing.__module__.partition(".")[0]
-    if late := [name for name in thing.late_imports if name.partition(".")[0] == own]:
+    own = plugin_package(thing.__module__)
+    if late := [name for name in thing.late_imports if plugin_package(name) == own]:
         raise TypeError(f"{thing.__name__}.late_imports names {late[0]!r}, its own module: import it in fit")
     check_config(thing, Method)
     if taken := sorted(NOT_SETTINGS & thing.Config.model_fields.keys()):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from xmcbench.files.secrets import redacted
-from xmcbench.plugins.registry import OWN, registry
+from xmcbench.plugins.registry import FIRST_PARTY, OWN, plugin_package, registry
 from xmcbench.trial.trial import Trial
 
 CHECKOUT = Path(__file__).parents[2]  # of the package, where it is installed from one
@@ -132,7 +132,7 @@ def code_files(thing: Any) -> tuple[Path, ...]:
     """The Python files of the packages in which a registered class and the plugins it inherits from are written."""
     found: dict[Path, None] = {}
     for module in {kind.__module__: None for kind in getattr(thing, "__mro__", ())}:
-        name = module.partition(".")[0]
+        name = plugin_package(module)
         if name.startswith(f"{OWN}_") or registry().origin_of(name):
             package = sys.modules[name]
             files = [file for folder in getattr(package, "__path__", ()) for file in Path(folder).rglob("*.py")]
@@ -142,9 +142,11 @@ def code_files(thing: Any) -> tuple[Path, ...]:
 
 @cache
 def _digest(files: tuple[Path, ...]) -> str:
+    """The digest of names and contents. `xmcbench_plugins.tfidf` counts as `xmcbench_tfidf`, as in older records."""
     digest = sha256()
     for path in files:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        source = path.read_bytes().replace(f"{FIRST_PARTY}.".encode(), f"{OWN}_".encode())
+        digest.update(path.name.encode() + b"\0" + source + b"\0")
     return digest.hexdigest()
 
 

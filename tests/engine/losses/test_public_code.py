@@ -21,7 +21,7 @@ from torch import Tensor
 from xmcbench import losses
 from xmcbench.engine.tables.label_table import LabelTable
 from xmcbench.engine.tables.settings import TableConfig
-from xmcbench_prime import PRIME
+from xmcbench_plugins.prime import PRIME
 
 VALUES = yaml.safe_load(Path(__file__).with_name("public_code.yaml").read_text(encoding="utf-8"))
 B, D, HARDEST = 24, 16, 10
