@@ -198,7 +198,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     asked = parser.parse_args()
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}  # beside a real GPU none is pretended
     torch.set_num_threads(1)
     work = Workload.assumed(CARD, TOKENS, TOKENS)
     report("gpu_memory", [pretend(name, work) for name in asked.only], asked.markdown, by=("step",))

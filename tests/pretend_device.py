@@ -7,7 +7,8 @@ takes on a GPU, on any machine, and three mistakes show that a CPU hides:
 - random numbers drawn on the device are others than those drawn on the CPU;
 - whatever makes the host wait for the device is noted, with the function of the engine that asked for it.
 
-It shows nothing of CUDA's kernels, of their speed, of NCCL or of autocast.
+It shows nothing of CUDA's kernels, of their speed, of NCCL or of autocast. The first `pretended_gpu` registers it, but
+not beside a real GPU.
 """
 
 from __future__ import annotations
@@ -252,20 +253,29 @@ def _copy_from(source: Tensor, into: Tensor, non_blocking: bool = False) -> Tens
 
 
 _BACKEND = _Backend()
-_setup_privateuseone_for_python_backend(NAME, _BACKEND)
-_LIBRARY = Library("aten", "IMPL")
 _KERNELS: dict[str, Callable[..., Tensor]] = {
     "_copy_from": _copy_from,
     "empty.memory_format": _empty,
     "empty_strided": _empty_strided,
 }
-for _name, _kernel in _KERNELS.items():
-    _LIBRARY.impl(_name, _kernel, "PrivateUse1")
+
+
+@cache
+def registered() -> Library:
+    """Register the device with torch. Raises `RuntimeError` beside a GPU, for which torch would then pin no memory."""
+    if torch.cuda.is_available():
+        raise RuntimeError("the pretended device stands in for a GPU, and this machine has one")
+    _setup_privateuseone_for_python_backend(NAME, _BACKEND)
+    library = Library("aten", "IMPL")
+    for name, kernel in _KERNELS.items():
+        library.impl(name, kernel, "PrivateUse1")
+    return library  # whose end would take its kernels away
 
 
 @contextmanager
 def pretended_gpu() -> Iterator[None]:
-    """Make the pretended device the one that models live on."""
+    """Make the pretended device the one that models live on; raises as `registered` does."""
+    registered()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "GPU", NAME)
         patch.setattr(Tensor, "pin_memory", _pin)

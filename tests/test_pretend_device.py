@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +18,13 @@ from torch import Tensor
 
 from xmcbench.engine.device import default_device, upload
 
-GPU = torch.device(pretend_device.NAME, 0)
+GPU = f"{pretend_device.NAME}:0"
 
 
 @pytest.fixture(autouse=True)
 def _models_on_it() -> Iterator[None]:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU, beside which none is pretended")
     with pretend_device.pretended_gpu():
         yield
 
@@ -32,7 +38,7 @@ def new_waits(work: Callable[[], object]) -> Counter[str]:
 def test_models_live_on_it() -> None:
     assert default_device().type == pretend_device.NAME
     linear = torch.nn.Linear(3, 2).to(default_device())
-    assert linear.weight.device == GPU
+    assert linear.weight.device == torch.device(GPU)
     with pytest.raises(RuntimeError, match="numpy"):
         linear.weight.detach().numpy()
 
@@ -94,7 +100,7 @@ def test_what_waits_is_noted(wait: Callable[[Tensor], object]) -> None:
 
 def test_what_does_not_wait_is_not_noted() -> None:
     def work() -> Any:
-        rows = upload(np.array([0, 2]), GPU)
+        rows = upload(np.array([0, 2]), torch.device(GPU))
         table = torch.zeros(3, 2, device=GPU)
         table[rows] = 1.0
         table.index_add_(0, rows, table[rows])
@@ -112,3 +118,30 @@ def test_it_draws_other_numbers_than_the_cpu() -> None:
     assert torch.equal(drawn(pretend_device.NAME), drawn(pretend_device.NAME))
     with pytest.raises(RuntimeError, match="generator"):
         torch.rand(5, device=GPU).normal_(generator=torch.Generator())
+
+
+def test_memory_is_pinned_for_no_other_device() -> None:
+    """Torch would pin it for the accelerator that it prefers, and refuse to copy from there to another."""
+    assert upload(np.arange(3), torch.device("meta")).device.type == "meta"
+
+
+BESIDE_A_GPU = """
+import sys, torch
+torch.cuda.is_available = lambda: True  # as on a machine with a GPU
+import pretend_device, pytest
+assert pytest.main(["--collect-only", "-m", "gpu", "tests/gpu", "tests/test_pretend_device.py"]) == 0
+import gpu_memory
+assert sys.modules["gpu.places"].DEVICE == "cuda"
+assert torch._C._get_privateuse1_backend_name() == "privateuseone", "a device was registered"
+with pytest.raises(RuntimeError, match="this machine has one"), pretend_device.pretended_gpu():
+    pass
+"""
+
+
+@pytest.mark.long
+def test_beside_a_gpu_none_is_pretended() -> None:
+    """Collecting the tests that run on a GPU registers no device, nor does importing a benchmark's plans."""
+    root = Path(__file__).parents[1]
+    path = os.pathsep.join([str(root / "tests"), str(root / "benchmarks")])
+    environment = os.environ | {"PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([sys.executable, "-c", BESIDE_A_GPU], cwd=root, env=environment, check=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -10,21 +13,39 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GPU = "cuda"  # the kind of device that is used where there is one
+_kind: ContextVar[str | None] = ContextVar("_kind", default=None)  # that `computing_on` names
 
 
 def default_device() -> torch.device:
-    """The current GPU where there is one, else the CPU."""
+    """The current GPU where there is one, else the CPU; within `computing_on`, the device of that kind."""
     import torch
 
-    return torch.device(GPU if torch.get_device_module(GPU).is_available() else "cpu")
+    return torch.device(_kind.get() or (GPU if torch.get_device_module(GPU).is_available() else "cpu"))
+
+
+@contextmanager
+def computing_on(kind: str) -> Iterator[None]:
+    """Make `kind`, such as `cpu`, the kind of the default device in the block: a plan needs no GPU, also beside one."""
+    token = _kind.set(kind)
+    try:
+        yield
+    finally:
+        _kind.reset(token)
 
 
 def upload(array: np.ndarray | Tensor, device: torch.device) -> Tensor:
-    """An array, or a tensor on the CPU, on `device`; copied from pinned memory, so that a GPU keeps computing."""
+    """An array, or a tensor on the CPU, on `device`; copied from pinned memory, so that a GPU keeps computing.
+
+    Torch pins memory for one kind of device, its accelerator; for another kind the copy is a plain one.
+    """
     import torch
 
     tensor = torch.as_tensor(array)
-    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+    if device.type == "cpu":
+        return tensor
+    accelerator = torch.accelerator.current_accelerator()
+    pins = accelerator is not None and accelerator.type == device.type
+    return tensor.pin_memory().to(device, non_blocking=True) if pins else tensor.to(device)
 
 
 def seed_random(seed: int, device: torch.device) -> None:

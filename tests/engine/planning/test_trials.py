@@ -20,6 +20,7 @@ from xmcbench.engine.planning.trials import (
     fits,
     machine_called,
     measured_peak,
+    plan_here,
     too_large,
     too_long,
 )
@@ -193,6 +194,18 @@ def test_a_time_limit_below_the_prediction_is_told(planned: Callable[..., TrialP
 def test_what_trains_no_encoder_is_not_planned(planned: Callable[..., TrialPlan]) -> None:
     with pytest.raises(XMCBenchError, match="trains no encoder of its own"):
         planned("tfidf-nn")
+
+
+def test_a_run_says_where_a_plan_failed(
+    planned: Callable[..., TrialPlan], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("two devices")
+
+    trial = planned().trial
+    monkeypatch.setattr("xmcbench.engine.planning.trials.observe", broken)
+    assert plan_here(trial, tmp_path / "data", tmp_path / "cache", 1) is None
+    assert "a: memory and time are not checked before it runs: it cannot be planned: RuntimeError: two" in caplog.text
 
 
 def test_devices_are_found_by_name() -> None:

@@ -27,6 +27,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.data.text_files import no_pairs
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine import flops
+from xmcbench.engine.device import computing_on
 from xmcbench.engine.dual_encoder import add_modules
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.encoder import evaluating
@@ -175,6 +176,7 @@ class Probe:
     tables: dict[str, Table]
 
 
+@computing_on("cpu")
 def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
     """Build the method's modules over a few texts, take one step of its loss, and count operations and bytes."""
     part = work.part()

@@ -6,6 +6,7 @@ A prediction is for the trial exactly as configured: nothing is made smaller to 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -19,7 +20,7 @@ from xmcbench.data import TrainingData, find_source, load
 from xmcbench.data.lengths import tokens_of
 from xmcbench.data.source import Draft
 from xmcbench.engine.charging import TRAINING_PASSES, Charging
-from xmcbench.engine.device import default_device
+from xmcbench.engine.device import computing_on, default_device
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.settings import Precision
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
@@ -35,6 +36,7 @@ from xmcbench.trial.run import held_out_rows
 from xmcbench.trial.trial import Trial
 
 GB = 1e9
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,10 @@ class TrialPlan:
         return self.ledger.pool_labels / max(1, self.ledger.steps)
 
 
+class UnplannedError(XMCBenchError):
+    """A plan met what it did not expect: a trial that it should have planned is not checked."""
+
+
 @dataclass
 class Planner:
     """Plans trials. Datasets, encoders and probes are cached, since many trials of a suite have the same."""
@@ -145,8 +151,12 @@ class Planner:
     _examined: dict[str, tuple[Workload, EncoderCosts, tuple[str, ...]]] = field(default_factory=dict, repr=False)
     _probes: dict[tuple[str, ...], Probe] = field(default_factory=dict, repr=False)
 
+    @computing_on("cpu")
     def plan(self, trial: Trial, workers: int = 1) -> TrialPlan:
-        """Raises XMCBenchError with the reason where nothing can be predicted of the trial."""
+        """The plan of a trial, computed on the CPU, also beside a GPU.
+
+        Raises XMCBenchError with the reason where nothing can be predicted of the trial.
+        """
         whole = build_method(trial)
         method, budget = whole.encoder_training(trial.budget)
         if not isinstance(method, EmbeddingMethod):
@@ -163,7 +173,7 @@ class Planner:
         except XMCBenchError:
             raise
         except Exception as problem:  # a method may need more than a sampler and a loss
-            raise XMCBenchError(f"cannot be planned: {type(problem).__name__}: {problem}") from problem
+            raise UnplannedError(f"cannot be planned: {type(problem).__name__}: {problem}") from problem
         limit = _limit(trial, machine)
         held = memory(run, encoder, workers, machine.kind, limit)
         # The texts whose activations are not kept pass the encoder twice.
@@ -292,8 +302,10 @@ def plan_here(trial: Trial, data: Path, cache_dir: Path, workers: int) -> TrialP
         return _planner_here(data, cache_dir).plan(trial, workers)
     except PassTooLargeError:
         raise
-    except XMCBenchError:
-        return None  # its memory and its time are measured while it runs
+    except XMCBenchError as reason:  # its memory and its time are measured while it runs
+        if isinstance(reason, UnplannedError):
+            _log.warning("warning: %s: memory and time are not checked before it runs: it %s", trial.label, reason)
+        return None
 
 
 @cache
