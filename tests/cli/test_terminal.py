@@ -6,7 +6,10 @@ import ast
 import csv
 import io
 import logging
+import os
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ElementTree
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +20,8 @@ from fakes.bench import Bench
 import xmcbench.cli
 from xmcbench.cli import main
 from xmcbench.files.csv_text import cell, csv_text
-from xmcbench.runs.terminal import echo, escaped
+from xmcbench.reporting.notes import EVERY
+from xmcbench.runs.terminal import _PLAIN, _replace_signs, echo, escaped
 from xmcbench.trial.record import Record
 
 EVIL = "=cmd|' /C calc'!A0\x1b[31m\x07\u202egnp\u2066\x9b2J\r"
@@ -134,3 +138,26 @@ def test_the_feed_is_xml_whatever_a_record_says(
 def test_an_argument_that_is_no_text_is_a_line(capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
     said = output(capfd, *arguments)
     assert said == f"error: argument {arguments[-1]!r}: found bytes that are not UTF-8, expected text\n"
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "ascii", "cp437", "shift_jis"])
+def test_a_terminal_that_lacks_a_sign_gets_another(encoding: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "xmcbench"]
+    commands = [
+        ("leaderboard", "--dataset", "lf-tate-titles-16k", "--store", str(tmp_path)), ("run", "--help"),
+        ("datasets", "show", "≈日本", "--data", str(tmp_path)),
+    ]  # fmt: skip
+    for arguments, code in zip(commands, (0, 0, 2), strict=True):
+        done = subprocess.run([*command, *arguments], capture_output=True, env=environment, check=False)
+        assert done.returncode == code, done.stderr
+        assert b"Traceback" not in done.stderr
+        assert done.stdout + done.stderr
+
+
+def test_no_two_marks_look_alike_where_they_are_replaced() -> None:
+    shown = {mark: _PLAIN[ord(mark)] for mark in EVERY}
+    assert len(set(shown.values())) == len(EVERY)
+    assert not any(sign.isalnum() for sign in shown.values())  # "1.7" and a mark must not read as "1.71"
+    error = UnicodeEncodeError("latin-1", "a≈Δ日", 1, 4, "")
+    assert _replace_signs(error) == ("~d?", 4)

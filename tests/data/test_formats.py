@@ -207,9 +207,24 @@ def test_an_npz_that_is_none(xr: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("form", ["csc", "coo"])
-def test_an_npz_in_another_format(xr: Path, small: Dataset, form: str) -> None:
-    sp.save_npz(xr / "Y.trn.npz", small.train.targets.asformat(form))
-    fails(xr, "Y.trn.npz", f"found a matrix in '{form}' format, expected 'csr'")
+def test_an_npz_in_another_format_is_the_same_matrix(xr: Path, small: Dataset, form: str) -> None:
+    for path, split in ((xr / "Y.trn.npz", small.train), (xr / "Y.tst.npz", small.test)):
+        sp.save_npz(path, split.targets.asformat(form))
+    parts = read_directory(xr, DRAFT.text, DRAFT.card)
+    for found, expected in ((parts.train, small.train), (parts.test, small.test)):
+        assert (found.targets.toarray() == expected.targets.toarray()).all()
+
+
+def test_an_npz_in_a_format_of_blocks_is_refused(xr: Path, small: Dataset) -> None:
+    sp.save_npz(xr / "Y.trn.npz", small.train.targets.tobsr((1, 1)))
+    fails(xr, "Y.trn.npz", "found a matrix in 'bsr' format, expected 'csr', 'csc' or 'coo'")
+
+
+@pytest.mark.parametrize("rows", [[0, 7], [-1, 0], [0]])
+def test_a_coo_matrix_whose_rows_do_not_fit_is_refused(xr: Path, rows: list[int]) -> None:
+    arrays = {"row": np.array(rows), "col": np.zeros(2, int), "data": np.ones(2), "shape": np.array([7, 5])}
+    np.savez(xr / "Y.trn.npz", **arrays, format=np.array(b"coo"))
+    fails(xr, "Y.trn.npz", "rows")
 
 
 def test_an_npz_whose_values_are_no_numbers(xr: Path, small: Dataset) -> None:
@@ -241,6 +256,33 @@ def test_ignored_pairs_out_of_range(raw: Path) -> None:
 def test_two_files_of_ignored_pairs(raw: Path) -> None:
     (raw / "filter_labels_test.txt").write_text("")
     fails(raw, "found filter_labels_test.txt and tst_filter_labels.txt, expected one")
+
+
+@pytest.mark.parametrize("name", ["filter_labels_test.txt.gz", "tst_filter_labels.txt.gz"])
+def test_compressed_ignored_pairs_are_read(raw: Path, small: Dataset, name: str) -> None:
+    pairs = (raw / "tst_filter_labels.txt").read_bytes()
+    (raw / "tst_filter_labels.txt").unlink()
+    assert read_directory(raw, DRAFT.text, DRAFT.card).ignore_test.nnz == 0
+    (raw / name).write_bytes(gzip.compress(pairs))
+    assert (read_directory(raw, DRAFT.text, DRAFT.card).ignore_test.toarray() == small.ignore_test.toarray()).all()
+    (raw / name.removesuffix(".gz")).write_bytes(pairs)
+    fails(raw, f"found {name.removesuffix('.gz')} and {name}, expected one")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "filter_labels_test.txt.xz",
+        "filter_labels_tst.txt",
+        "Filter_Labels_Test.npz",
+        "test_filters.txt.bz2",
+        "raw/filter_labels_test.txt",
+    ],
+)
+def test_a_file_like_one_of_ignored_pairs_is_never_left_unread(raw: Path, name: str) -> None:
+    (raw / name).parent.mkdir(exist_ok=True)
+    (raw / name).write_bytes(b"")
+    fails(raw, name, "seems to list pairs to ignore and would not be read, expected the names filter_labels_train.txt")
 
 
 @pytest.mark.parametrize(

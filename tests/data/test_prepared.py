@@ -87,6 +87,18 @@ def test_changed_files_are_read_again(raw: Path, cache: Path) -> None:
     assert len(copies(cache)) == 3
 
 
+@pytest.mark.parametrize("how", ["written over", "moved there"])
+def test_a_file_of_equal_size_and_time_is_read_again(raw: Path, cache: Path, tmp_path: Path, how: str) -> None:
+    load("small", raw.parent, cache)
+    path, state = raw / "Y.txt", (raw / "Y.txt").stat()
+    other = path if how == "written over" else tmp_path / "other.txt"
+    other.write_text(path.read_text().replace("rot", "lot"))
+    os.utime(other, ns=(state.st_atime_ns, state.st_mtime_ns))
+    other.replace(path)
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (state.st_size, state.st_mtime_ns)
+    assert load("small", raw.parent, cache).label_texts[0] == "lot"
+
+
 def test_the_hash_is_of_the_content_and_not_of_the_place(raw: Path, cache: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere" / "other-name"
     moved.parent.mkdir()

@@ -16,7 +16,7 @@ from typer import Exit, Option, Typer
 
 from xmcbench.cli import compare, datasets, leaderboard, methods, new, plan, predict, run, score, submit
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.terminal import EscapingFormatter, echo, patience
+from xmcbench.runs.terminal import EscapingFormatter, echo, patience, replace_unknown_signs
 
 USER_ERROR = 2  # exit code: invalid input
 SPEAKING = ("run", "tune", "check", "serve")  # they tell what they are doing
@@ -72,6 +72,7 @@ def _options(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. An error that a user can cause is printed on one line, never as a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    replace_unknown_signs()
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapingFormatter())
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -74,8 +75,8 @@ def read_directory(directory: Path, text: str, make_card: Callable[[int, int, in
         for stems in (layout.train, layout.test)
     )
     ignored = []
-    for name, split in (("train", train), ("test", test)):
-        paths, shape = _ignore_files(directory, name), (len(split.texts), len(labels))
+    for paths, split in zip(_all_ignore_files(directory).values(), (train, test), strict=True):
+        shape = len(split.texts), len(labels)
         ignored.append(read_pairs(paths[0], shape) if paths else no_pairs(shape))
     card = make_card(len(train.texts), len(test.texts), len(labels), str(directory))
     return Dataset(card, train, test, labels, *ignored)
@@ -113,16 +114,47 @@ def file_names() -> set[str]:
     return names | {f"{name}.gz" for name in names}
 
 
+_LIKE_IGNORE_FILE = re.compile(r"filter.*(label|pair|train|test|trn|tst)|(train|test|trn|tst).*filter", re.IGNORECASE)
+
+
 def dataset_files(directory: Path) -> list[Path]:
     """The files that `read_directory` reads, with those of ignored pairs, in a fixed order."""
     layout = detect(directory)
     named = [layout.find(directory, stem) for stem in layout.stems]
-    return named + [path for split in IGNORE_FILES for path in _ignore_files(directory, split)]
+    return named + [path for paths in _all_ignore_files(directory).values() for path in paths]
+
+
+def _all_ignore_files(directory: Path) -> dict[str, list[Path]]:
+    """The file of ignored pairs of each split, if it is there.
+
+    Raises XMCBenchError where a file lies there that seems to list ignored pairs and would not be read.
+    """
+    for path in unread_files(directory):
+        if _LIKE_IGNORE_FILE.search(path.name):
+            expected = " and ".join(names[0] for names in IGNORE_FILES.values())
+            raise XMCBenchError(
+                f"{path}: found a file that seems to list pairs to ignore and would not be read, expected the names "
+                f"{expected}, plain or .gz: rename it, or move it out of the folder"
+            )
+    return {split: _ignore_files(directory, split) for split in IGNORE_FILES}
+
+
+def unread_files(directory: Path) -> list[Path]:
+    """The files and folders in a dataset's folder that no layout names, hidden ones left out, in alphabetical order."""
+    known = file_names()
+    raw = directory / "raw"
+    beside = [*directory.iterdir(), *(raw.iterdir() if raw.is_dir() else ())]
+    return sorted(
+        path
+        for path in beside
+        if not path.name.startswith(".") and path != raw and path.relative_to(directory).as_posix() not in known
+    )
 
 
 def _ignore_files(directory: Path, split: str) -> list[Path]:
     """The file of ignored pairs if it is there. Raises XMCBenchError for two, a folder, a pipe or a link to nothing."""
-    paths = [path for name in IGNORE_FILES[split] if os.path.lexists(path := directory / name)]
+    forms = (form for name in IGNORE_FILES[split] for form in (name, f"{name}.gz"))
+    paths = [path for form in forms if os.path.lexists(path := directory / form)]
     for path in paths:
         if not path.is_file():
             raise XMCBenchError(f"{path}: not a regular file")
@@ -137,7 +169,7 @@ def _read_split(paths: list[Path], text: str, num_labels: int) -> Split:
         return Split(*_read_json(paths[0], text, num_labels))
     texts = read_texts(paths[0])
     if ".npz" in paths[1].suffixes:
-        targets = read_npz(paths[1], (len(texts) + 1) * min(num_labels + 1, MEAN_LABELS))
+        targets = read_npz(paths[1], max((len(texts) + 1) * min(num_labels + 1, MEAN_LABELS), num_labels + 1))
     else:
         targets = read_targets(paths[1])
     if targets.shape != (len(texts), num_labels):
@@ -148,7 +180,7 @@ def _read_split(paths: list[Path], text: str, num_labels: int) -> Split:
 
 
 def read_npz(path: Path, max_entries: int) -> scipy.sparse.csr_array:
-    """A matrix with ones at the non-zero entries of a CSR matrix saved by `scipy.sparse.save_npz`. Never unpickles.
+    """A matrix with ones at the non-zero entries of a matrix saved by `scipy.sparse.save_npz`. Never unpickles.
 
     Arrays of more than `max_entries` are an error before they are unpacked.
     """

@@ -88,9 +88,15 @@ class Family:
 
 
 def stamp(paths: list[Path]) -> str:
-    """Path, size and modification time of each file."""
+    """Path, size, times and inode of each file.
+
+    A program that writes a file anew may keep its size and set its modification time, as `cp -p` and `rsync -t` do, but
+    not the time at which its inode changed.
+    """
     states = ((path.resolve(), path.stat()) for path in paths)
-    return "\n".join(f"{place} {state.st_size} {state.st_mtime_ns}" for place, state in states)
+    return "\n".join(
+        f"{place} {state.st_size} {state.st_mtime_ns} {state.st_ino} {state.st_ctime_ns}" for place, state in states
+    )
 
 
 CARD_FILE = "card.yaml"

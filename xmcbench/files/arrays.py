@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 
@@ -22,6 +22,7 @@ _HEADER_BYTES = 4096  # a header of a plain array has 128
 _MAX_FILES = 100  # in one archive
 _MAX_ITEM_BYTES = 1024  # of an entry: a number has 8, a hash in text 256
 _KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "booleans"}  # letters of dtype.kind
+_INTEGERS, _NUMBERS = "iu", "fiub"
 
 
 @contextmanager
@@ -50,34 +51,38 @@ def read_array(archive: zipfile.ZipFile, name: str, kinds: str, most: int, where
         raise XMCBenchError(f"{where}: found no array {name}")
     with archive.open(f"{name}.npy") as file:
         size = archive.getinfo(f"{name}.npy").file_size  # more than this is not unpacked
-        shape, dtype = _header(file, name, where)
-        if dtype.kind not in kinds:
-            expected = " or ".join(_KINDS.get(kind, "text") for kind in kinds)
-            raise XMCBenchError(f"{where}: array {name}: found the type {dtype}, expected {expected}")
-        if (entries := math.prod(shape)) > most:
-            raise XMCBenchError(f"{where}: array {name}: found {entries:,} entries, expected at most {most:,}")
-        if dtype.itemsize > _MAX_ITEM_BYTES:
-            raise XMCBenchError(f"{where}: array {name}: found entries of {dtype.itemsize:,} bytes")
-        if file.tell() + entries * dtype.itemsize != size:
-            found = size - file.tell()
-            raise XMCBenchError(f"{where}: damaged: array {name} is of shape {shape}, but takes {found:,} bytes")
-        content: np.ndarray = np.frombuffer(bytearray(file.read()), dtype)  # writable
-        return content.reshape(shape)
+        return _read_npy(file, size, kinds, most, f"{where}: array {name}")
 
 
-def _header(file: Any, name: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type in the header of an `.npy` file. Reads no pickle: an array of objects has the kind `O`."""
+def read_npy(path: Path, kinds: str, most: int) -> np.ndarray:
+    """The array in a `.npy` file, of a dtype whose kind is one of `kinds`, with at most `most` entries."""
+    with open_regular(path) as file:
+        return _read_npy(file, path.stat().st_size, kinds, most, str(path))
+
+
+def _read_npy(file: IO[bytes], size: int, kinds: str, most: int, where: str) -> np.ndarray:
+    """The array in a file of `size` bytes, in C order and writable. Its header is checked before its content is read.
+
+    An array of objects, which would be a pickle, has the kind `O`.
+    """
     try:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran, dtype = read(file, max_header_size=_HEADER_BYTES)
     except ValueError as problem:
-        raise XMCBenchError(f"{where}: damaged: array {name}: {problem}".splitlines()[0]) from problem
-    if fortran and len(shape) > 1:
-        raise XMCBenchError(
-            f"{where}: array {name}: found columns first, expected rows first: np.ascontiguousarray turns it"
-        )
-    return shape, dtype
+        raise XMCBenchError(f"{where}: damaged: {problem}".splitlines()[0]) from problem
+    if dtype.kind not in kinds:
+        expected = " or ".join(_KINDS.get(kind, "text") for kind in kinds)
+        raise XMCBenchError(f"{where}: found the type {dtype}, expected {expected}")
+    if (entries := math.prod(shape)) > most:
+        raise XMCBenchError(f"{where}: found {entries:,} entries, expected at most {most:,}")
+    if dtype.itemsize > _MAX_ITEM_BYTES:
+        raise XMCBenchError(f"{where}: found entries of {dtype.itemsize:,} bytes")
+    if file.tell() + entries * dtype.itemsize != size:
+        found = size - file.tell()
+        raise XMCBenchError(f"{where}: damaged: an array of shape {shape} takes {found:,} bytes")
+    content: np.ndarray = np.frombuffer(bytearray(file.read()), dtype)  # writable
+    return content.reshape(shape, order="F").copy() if fortran else content.reshape(shape)
 
 
 def sort_header(file: BinaryIO) -> None:
@@ -96,18 +101,45 @@ def sort_header(file: BinaryIO) -> None:
 def read_csr(
     archive: zipfile.ZipFile, most: int, where: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
-    """`indptr`, `indices`, `data` (at most `most` entries each) and shape of what `scipy.sparse.save_npz` wrote."""
+    """`indptr`, `indices`, `data` (at most `most` entries each) and shape of what `scipy.sparse.save_npz` wrote.
+
+    Matrices in CSC and COO format are turned into CSR; entries that are there twice stay so.
+    """
     stored = read_array(archive, "format", "SU", 1, where)
     layout = stored.item() if stored.ndim == 0 else None
     layout = layout.decode(errors="replace") if isinstance(layout, bytes) else layout
-    if layout != "csr":
-        raise XMCBenchError(f"{where}: found a matrix in {layout!r} format, expected 'csr', as .tocsr() makes it")
-    kinds = {"shape": "iu", "indptr": "iu", "indices": "iu", "data": "fiub"}
-    parts = [read_array(archive, name, kind, most, where) for name, kind in kinds.items()]
-    if any(part.ndim != 1 for part in parts) or len(parts[0]) != 2:
-        raise XMCBenchError(f"{where}: found arrays of other dimensions, expected a CSR matrix saved by scipy")
-    (rows, columns), indptr, indices, data = parts[0].tolist(), *parts[1:]
-    valid = len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(data)
-    if not valid or (np.diff(indptr) < 0).any():
-        raise XMCBenchError(f"{where}: found row pointers that do not fit {rows} rows, expected a valid CSR matrix")
-    return indptr, indices, data, (rows, columns)
+    names = {"csr": ("indptr", "indices"), "csc": ("indptr", "indices"), "coo": ("row", "col")}.get(str(layout))
+    if names is None:
+        raise XMCBenchError(
+            f"{where}: found a matrix in {layout!r} format, expected 'csr', 'csc' or 'coo': .tocsr() makes the first"
+        )
+    shape = read_array(archive, "shape", _INTEGERS, most, where)
+    first, second = (read_array(archive, name, _INTEGERS, most, where) for name in names)
+    data = read_array(archive, "data", _NUMBERS, most, where)
+    if any(part.ndim != 1 for part in (shape, first, second, data)) or len(shape) != 2:
+        raise XMCBenchError(f"{where}: found arrays of other dimensions, expected a matrix saved by scipy")
+    rows, columns = shape.tolist()
+    if layout == "coo":
+        return *_rows_together(first, second, data, rows, where), (rows, columns)
+    lines = rows if layout == "csr" else columns
+    valid = len(first) == lines + 1 and first[0] == 0 and first[-1] == len(second) == len(data)
+    if not valid or (np.diff(first.astype(np.int64)) < 0).any():
+        kind = "row" if layout == "csr" else "column"
+        raise XMCBenchError(f"{where}: found {kind} pointers that do not fit {lines} {kind}s, expected a valid matrix")
+    if layout == "csr":
+        return first, second, data, (rows, columns)
+    columns_of_entries = np.repeat(np.arange(columns), np.diff(first))
+    return *_rows_together(second, columns_of_entries, data, rows, where), (rows, columns)
+
+
+def _rows_together(
+    rows: np.ndarray, columns: np.ndarray, data: np.ndarray, num_rows: int, where: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`indptr`, `indices` and `data` of entries in any order."""
+    if not len(rows) == len(columns) == len(data):
+        raise XMCBenchError(f"{where}: found {len(rows)} rows, {len(columns)} columns and {len(data)} values")
+    if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_rows:
+        raise XMCBenchError(f"{where}: found rows {rows.min()} to {rows.max()}, expected 0 to {num_rows - 1}")
+    order = np.argsort(rows, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=num_rows))])
+    return indptr, columns[order], data[order]

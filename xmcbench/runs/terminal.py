@@ -6,6 +6,7 @@ change its order or write elsewhere.
 
 from __future__ import annotations
 
+import codecs
 import logging
 import os
 import re
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from threading import Event, Thread
 from typing import Any
 
@@ -30,6 +32,31 @@ def escaped(text: str) -> str:
     ('a\\\\u001b[31mb', 'Ärmel\\t日本')
     """
     return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+# What stands for a sign that the encoding of a terminal or pipe lacks. No two marks of a table share one, and none of
+# them is a digit or a letter, which would become part of the value or the name before it.
+_PLAIN = str.maketrans(
+    dict(zip("≈¹†‡◇□○∅↓", "~^+#$=@!<", strict=True))
+    | dict(zip("×−–—‐‑’‘“”„•·↑Δµ⌊⌋\u00a0", 'x-----\'\'"""**^du[] ', strict=True))
+    | {"±": "+-", "≤": "<=", "≥": ">=", "…": "...", "→": "->", "←": "<-", "²": "^2", "³": "^3"}
+)
+
+
+def _replace_signs(problem: UnicodeError) -> tuple[str, int]:
+    """Another sign for each that cannot be encoded, `?` where none is like it; for `codecs.register_error`."""
+    if not isinstance(problem, UnicodeEncodeError):
+        raise problem
+    plain = problem.object[problem.start : problem.end].translate(_PLAIN)
+    return "".join(sign if sign.isascii() else "?" for sign in plain), problem.end
+
+
+def replace_unknown_signs() -> None:
+    """Let standard output and error take any text: a sign that their encoding lacks is replaced, and nothing fails."""
+    codecs.register_error("xmcbench-signs", _replace_signs)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="xmcbench-signs")
 
 
 def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
