@@ -218,6 +218,8 @@ LIES: list[tuple[str, Any, str]] = [
     ("spent.worker_bytes", [-1], "not a record"),
     ("spent.worker_bytes", "many", "not a record"),
     ("spent.bonus", 3, "not a record"),
+    ("spent.not_counted", ["flops"], "it did not count flops, and states it"),
+    ("spent.not_counted", ["luck"], "it did not count 'luck'"),
     ("spent.wall_seconds", float("inf"), "not a record"),
     ("workers", 0, "it ran in no process"),
     ("workers", -1, "not a record"),

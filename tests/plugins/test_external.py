@@ -71,6 +71,9 @@ def test_a_shell_script_trains_reports_spends_and_predicts(tmp_path: Path) -> No
     method.fit(data, given)
     assert [(progress.fraction, dict(progress.metrics)) for progress in heard] == [(0.5, {"loss": 2.0})]
     assert given.ledger.epochs == 2
+    unknown = {"steps", "queries", "pool_labels", "encoder_tokens", "encoder_flops", "scoring_flops", "solver_flops"}
+    assert {*given.ledger.not_counted} == unknown | {"flops"}, "what nobody counted is not 0"
+    assert not given.ledger.as_dict().keys() & {*given.ledger.not_counted}
     assert given.ledger.stage_seconds["train"] > 0
     assert method.num_parameters == 7
     predictions = method.predict(["one", "two\nlines", ""], 4)
@@ -79,6 +82,13 @@ def test_a_shell_script_trains_reports_spends_and_predicts(tmp_path: Path) -> No
     loaded = External(method.config)
     loaded.load(tmp_path / "saved")
     assert (loaded.predict(["one"], 4).indices == predictions.indices[:1]).all()
+
+
+def test_a_program_that_states_operations_has_a_known_sum(tmp_path: Path) -> None:
+    given = run(tmp_path)
+    external(tmp_path, 'echo \'{"scoring_flops": 8}\' > "$2/spent.json"').fit(toy_data(), given)
+    assert given.ledger.as_dict()["flops"] == 8
+    assert "encoder_flops" in given.ledger.not_counted
 
 
 def test_a_program_of_another_python_needs_nothing_of_xmcbench(tmp_path: Path) -> None:
@@ -155,6 +165,8 @@ def test_a_trial_ends_ok_and_keeps_the_model(bench: Bench, monkeypatch: pytest.M
     assert record.status == "ok", record.failure
     assert record.num_parameters == 7
     assert record.spent["epochs"] == 2
+    assert "flops" in record.not_counted
+    assert not {"flops", "steps", "encoder_tokens"} & record.spent.keys()
     task = json.loads((bench.store.directory(record.key) / "trial.json").read_bytes())
     assert task["trial"]["config"]["program"]
     assert not (bench.store.directory(record.key) / "checkpoint").exists()

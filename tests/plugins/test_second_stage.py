@@ -340,6 +340,61 @@ def test_the_ranker_equals_dense_classifiers_of_one_label_each(
     assert np.array_equal(method.predict(data.texts, 6).indices, wanted)
 
 
+def solved(method: Any, data: TrainingData, words_NV: sp.csr_array) -> dict[int, int]:
+    """By label that the ranker learnt from shortlists of six: what a solver of our own says of its operations."""
+    listed = method.first.predict(data.texts, LABELS)
+    true, ignored = data.targets.toarray() > 0, data.ignore.toarray() > 0
+    found = {}
+    for label in np.flatnonzero(~np.isnan(method.intercepts_L)).tolist():
+        near = [label in row[~ignored[query, row]][:6] for query, row in enumerate(listed.indices)]
+        rows = np.flatnonzero(true[:, label] | np.array(near))
+        learnt = LinearSVC(dual=True, random_state=0).fit(words_NV[rows], true[rows, label])
+        found[label] = 4 * int(learnt.n_iter_) * (words_NV[rows].nnz + len(rows))
+    return found
+
+
+def test_the_linear_solver_is_charged_and_stops_at_a_spent_budget(
+    data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    """Each label costs its solver's products; a budget that ends among the labels leaves the rare ones unlearnt."""
+    whole = stage(SparseRanker, small_encoder, shortlist=6)
+    run = make_run(tmp_path / "whole", {"flops": 1e12})
+    whole.fit(data, run)
+    costs = solved(whole, data, sp.csr_array(tfidf_ND(data.texts)))
+    assert run.ledger.solver_flops == sum(costs.values()) > 0
+    assert run.ledger.flops == run.ledger.encoder_flops + run.ledger.scoring_flops + run.ledger.solver_flops
+    before = run.ledger.flops - run.ledger.solver_flops
+    short = stage(SparseRanker, small_encoder, shortlist=6)
+    ended = make_run(tmp_path / "short", {"flops": before + sum(costs.values()) / 2})
+    short.fit(data, ended)
+    learnt = np.flatnonzero(~np.isnan(short.intercepts_L)).tolist()
+    assert 0 < len(learnt) < len(costs)
+    assert ended.ledger.solver_flops == sum(costs[label] for label in learnt)
+    assert ended.ledger.fraction(ended.budget) >= 1
+    assert not ended.ledger.over(ended.budget)
+    counts_L = np.asarray(data.targets.sum(axis=0)).ravel()
+    assert counts_L[learnt].min() >= counts_L[[*costs.keys() - {*learnt}]].max(), "frequent labels come first"
+
+
+def test_the_linear_solver_stops_where_the_seconds_are_spent(
+    data: TrainingData, small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock that only the solver moves, by a second a label, on a budget of ten."""
+    now = [0.0]
+
+    class Slow(LinearSVC):
+        def fit(self, *given: Any) -> Any:
+            now[0] += 1.0
+            return super().fit(*given)
+
+    monkeypatch.setattr("sklearn.svm.LinearSVC", Slow)
+    method, run = stage(SparseRanker, small_encoder, shortlist=6), make_run(tmp_path, {"device_seconds": 10.0})
+    run.ledger._clock = lambda: now[0]
+    method.fit(data, run)
+    assert (~np.isnan(method.intercepts_L)).sum() == 10
+    assert run.ledger.device_seconds == 10.0
+
+
 def test_without_weight_the_ranker_leaves_the_order(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
     method = fitted(SparseRanker, small_encoder, data, tmp_path, weight=0.0)
     wanted = method.first.predict(data.texts, LABELS)

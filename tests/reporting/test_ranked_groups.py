@@ -216,8 +216,10 @@ def test_what_cannot_be_recomputed_is_marked() -> None:
 
 def test_what_the_budget_does_not_limit_is_marked() -> None:
     free = {"encoder_tokens": 0, "steps": 0, "stage_seconds": {}, "device_seconds": 0.5}
-    table = leaderboard([record("trained", 0.4), record("free", 0.6, spent=free), record("other", 0.2, spent={})])
-    assert [row.label for row in table.groups[0].rows if row.unlimited] == ["free", "other"]
+    solver = {"encoder_tokens": 10, "solver_flops": 5, "flops": 5}
+    rows = {"trained": {}, "free": {"spent": free}, "solver": {"spent": solver}, "other": {"spent": {}}}
+    table = leaderboard([record(name, 0.6, **changes) for name, changes in rows.items()])
+    assert {row.label for row in table.groups[0].rows if row.unlimited} == {"free", "solver", "other"}
     text = render(table)
     assert "free◇" in text
     assert "◇: not limited by this budget" in text

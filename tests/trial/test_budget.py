@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from xmcbench.trial.budget import BUDGETED_STAGES, Budget, Ledger, TooLargeError
+from xmcbench.trial.budget import BUDGETED_STAGES, OPERATIONS, Budget, Ledger, TooLargeError
 from xmcbench.trial.run import Progress, Run
 
 
@@ -150,6 +150,26 @@ def test_a_part_has_its_own_limits_and_ends_in_the_whole() -> None:
     assert (ledger.peak_bytes, ledger.worker_bytes) == (70, [2, 3])
     assert ledger.largest_step == {"steps": 2.0, "epochs": 0.5}
     assert ledger.stage_seconds == {"train": 6, "prepare": 0}  # the same seconds are not charged to two stages
+
+
+def test_what_nobody_counted_of_a_part_is_unknown_of_the_whole() -> None:
+    ledger = Ledger(steps=3)
+    for names in (["flops"], ["steps"]):
+        with ledger.part() as part:
+            part.steps, part.not_counted = 2, names
+    assert ledger.not_counted == ["flops", "steps"]
+    assert not ledger.as_dict().keys() & {"flops", "steps"}
+    assert ledger.as_dict()["encoder_tokens"] == 0
+
+
+@given(counts=st.dictionaries(st.sampled_from(OPERATIONS), st.integers(0, 10**15)))
+def test_operations_are_the_sum_of_their_parts_and_none_is_charged_in_an_evaluation(counts: dict[str, int]) -> None:
+    ledger = Ledger(**counts)
+    assert ledger.flops == sum(counts.values())
+    with ledger.uncharged():
+        for name in OPERATIONS:
+            setattr(ledger, name, getattr(ledger, name) + 7)
+    assert ledger.flops == sum(counts.values())
 
 
 def test_a_part_that_fails_is_charged() -> None:

@@ -34,6 +34,16 @@ def test_what_is_written_is_read() -> None:
     assert json.loads(WRITTEN)["schema_version"] == SCHEMA_VERSION
 
 
+def test_what_an_outside_program_computed_is_unknown() -> None:
+    """Also in a record from before this was noted: most of its processor time was that of child processes."""
+    spent = {"steps": 0, "flops": 0, "epochs": 2.0, "fit_cpu_seconds": 10.0}
+    assert record(spent=spent | {"fit_children_cpu_seconds": 1.0}).not_counted == frozenset()
+    older = record(spent=spent | {"fit_children_cpu_seconds": 9.0}).not_counted
+    assert {"steps", "flops", "encoder_tokens"} <= older
+    assert "epochs" not in older
+    assert record(spent={"not_counted": ["steps"]}).not_counted == {"steps"}
+
+
 @settings(max_examples=300)
 @given(data=st.data())
 def test_no_change_of_a_byte_goes_unnoticed(data: st.DataObject) -> None:

@@ -30,7 +30,7 @@ from xmcbench.reporting.rows import CURVE_COSTS
 from xmcbench.reporting.text_table import folded, printable
 from xmcbench.trial.budget import STAGES, Ledger, UnknownBudget, allowed
 from xmcbench.trial.meter import FEW_SECONDS, IMPORT_SECONDS, SHARE
-from xmcbench.trial.record import METRIC_VERSION, Record, Status
+from xmcbench.trial.record import COUNTED, METRIC_VERSION, OUTSIDE, Record, Status
 from xmcbench.trial.record_fields import ChosenFields, walk
 from xmcbench.trial.run import why_flat
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED
@@ -383,10 +383,13 @@ def ledger_problems(record: Record) -> Iterator[str]:
     """Costs that are missing, that contradict each other, or that exceed the budget."""
     spent, limits = record.spent, record.trial.budget.limits()
     needed = ("steps", "encoder_tokens", "flops", "device_seconds", "stage_seconds", "peak_bytes", "largest_step")
-    if missing := [name for name in needed if name not in spent]:
+    if missing := [name for name in needed if name not in {*spent, *record.not_counted}]:
         yield f"it does not say what it spent of {', '.join(missing)}"
         return
+    yield from _not_counted(record)
     for name, limit in limits.items():
+        if name in record.not_counted:
+            continue
         used, most = spent["peak_bytes"] if name == "peak_bytes" else spent.get(name), allowed(name, limit, spent)
         if used is None or not used <= most:
             yield f"it spent {used} {name} of {limit:g}, more than one step past its budget"
@@ -402,6 +405,17 @@ def ledger_problems(record: Record) -> Iterator[str]:
     yield from _work(record)
     yield from _memory(record)
     yield from _seconds(record)
+
+
+def _not_counted(record: Record) -> Iterator[str]:
+    """Counts that are said to be unknown, where no outside program computed."""
+    spent, noted = record.spent, {*record.spent.get("not_counted", ())}
+    if unknown := noted - {*COUNTED}:
+        yield f"it did not count {shown(min(unknown))}, expected some of {', '.join(COUNTED)}"
+    elif noted & spent.keys():
+        yield f"it did not count {min(noted & spent.keys())}, and states it"
+    elif noted and not spent.get("fit_children_cpu_seconds", 0.0) > OUTSIDE * spent.get("fit_cpu_seconds", 0.0):
+        yield f"it did not count {min(noted)}, and its own process took most of the processor time"
 
 
 def _work(record: Record) -> Iterator[str]:
@@ -460,8 +474,9 @@ def _seconds(record: Record) -> Iterator[str]:
         yield f"it predicted for {after:.0f} seconds, {passed:.0f} passed between its start and its end"
     cores = record.provenance.get("cores") or MOST_PROCESSES
     processors = record.workers * (record.provenance.get("gpus", 1) if record.provenance.get("gpu") else cores)
-    if not spent["flops"] <= MOST_FLOPS["gpu" in record.provenance] * processors * (spent["device_seconds"] + CLOCKS):
-        yield f"it took {spent['device_seconds']:g} seconds for {spent['flops']:g} operations, which no processor can"
+    flops = spent.get("flops", 0)
+    if not flops <= MOST_FLOPS["gpu" in record.provenance] * processors * (spent["device_seconds"] + CLOCKS):
+        yield f"it took {spent['device_seconds']:g} seconds for {flops:g} operations, which no processor can"
     if "fit_seconds" not in spent:
         return  # a record from before they were measured
     fit, wait = spent["fit_seconds"], spent.get("fit_wait_seconds", 0.0)

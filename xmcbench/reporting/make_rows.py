@@ -69,7 +69,9 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
     scored = first.status in SCORED
     imported = isinstance(first.trial.budget, UnknownBudget)
     failure = first.failure
-    limited = any(record.spent.get(name) for record in records for name in record.trial.budget.spending())
+    limits = first.trial.budget.spending()
+    limited = any(record.spent.get(name) for record in records for name in limits)
+    solved = any(record.spent.get("solver_flops") for record in records) and not {"flops", "device_seconds"} & {*limits}
     names = [name for name in first.metrics if scored and all(name in record.metrics for record in records)]
     values = {name: [record.metrics[name] for record in records] for name in names}
     return Row(
@@ -91,7 +93,7 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         few_steps=few_steps(first),
         alike=alike_texts(first),
         wrong=what_is_wrong(first),
-        unlimited=scored and not imported and not limited,
+        unlimited=scored and not imported and (solved or not limited),
         problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",
     )
 
@@ -103,7 +105,7 @@ def encoder_text(settings: dict[str, Any]) -> str:
     ('static, wordllama', 'minilm, 3 layers')
     """
     parts = [settings.get("name"), settings.get("words"), (layers := settings.get("layers")) and f"{layers} layers"]
-    return ", ".join(part for part in parts if part)
+    return ", ".join(str(part) for part in parts if part)
 
 
 def _facts(records: list[Record]) -> dict[str, Value]:

@@ -23,7 +23,7 @@ MISPRINT = "†"  # after a value: the paper misprints it
 OLDER = "‡"  # after a name: a result of older code
 BELOW_POPULAR = "↓"  # after a name: trained, yet not better than the most frequent labels
 POPULAR = "popular"  # the method that predicts those: a trained method should be better
-UNLIMITED = "◇"  # after a name: it spends nothing that the budget limits
+UNLIMITED = "◇"  # after a name: it, or its linear solver, spends nothing that the budget limits
 STATED = "□"  # after a name: its metrics cannot be recomputed here
 IDLE = "∅"  # after a name: a part of the method never ran
 CLAIM = "○"  # after a name: a paper's claim that this row is better than another was looked at here
@@ -154,7 +154,8 @@ def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[s
             "need words that texts have in common, with spaces between them."
         )
     if any(row.unlimited for row in rows):
-        yield f"{UNLIMITED}: not limited by this budget: it spends nothing that the budget counts."
+        work = "it, or its linear solver, spends nothing that the budget counts"
+        yield f"{UNLIMITED}: not limited by this budget: {work}."
     if any(row.accepted for row in rows):
         yield CHECKED
     if any(row.stated for row in rows):

@@ -72,7 +72,7 @@ class Row:
     few_steps: str = ""  # measured: that training has hardly begun
     alike: str = ""  # measured: that its encoder does not tell texts apart
     wrong: str = ""  # measured: what most likely keeps it down, where it is below popular
-    unlimited: bool = False  # measured: it spends nothing that its budget limits
+    unlimited: bool = False  # measured: it, or its linear solver, spends nothing that its budget limits
     stated: bool = False  # measured: its metrics cannot be recomputed here
     accepted: bool = False  # measured: its trials are accepted submissions, none of them the user's
     claims: tuple[Claim, ...] = ()  # published: claims that this result is better than another one

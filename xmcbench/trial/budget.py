@@ -23,6 +23,7 @@ UNCHARGED = "uncharged"  # the stage of evaluations on the selection split, and 
 STAGES = (*BUDGETED_STAGES, "index", "judge", UNCHARGED, "predict", "check", "score")
 UNEVEN = 4  # times the mean step: the largest step that excuses an overrun
 CAPS = frozenset({"peak_bytes"})  # limits that are not used up
+OPERATIONS = ("encoder_flops", "scoring_flops", "solver_flops")  # counts of the ledger whose sum is `flops`
 
 
 def peak_memory() -> int:
@@ -63,7 +64,7 @@ class Budget(Frozen):
     epochs: float | None = _limit("passes over the training queries")
     steps: int | None = _limit("optimiser steps")
     encoder_tokens: int | None = _limit("real tokens encoded: mining counts, padding does not")
-    flops: float | None = _limit("operations of encoder and scores; recomputation is not counted")
+    flops: float | None = _limit("operations of encoder, scores and linear solvers; recomputation is not counted")
     device_seconds: float | None = _limit("seconds in the stages " + ", ".join(BUDGETED_STAGES))
     teacher_calls: int | None = _limit("different document-label pairs that a teacher is asked about")
     teacher_tokens: int | None = _limit("tokens of a teacher's prompts and answers, cached or not")
@@ -142,6 +143,7 @@ class Ledger:
     # A backward pass counts twice its forward pass. Recomputation to save memory does not count.
     encoder_flops: Count = 0  # on real tokens
     scoring_flops: Count = 0  # of products of query and label vectors
+    solver_flops: Count = 0  # of linear solvers on sparse rows, at most: iterations times non-zeros
     # Each document-label pair is charged once per trial, at the cost of its first answer, cached or not.
     teacher_calls: Count = 0
     teacher_prompt_tokens: Count = 0
@@ -152,6 +154,7 @@ class Ledger:
     worker_bytes: list[Count] = field(default_factory=list)  # peak per worker, at the end of training
     largest_step: dict[str, Amount] = field(default_factory=dict)  # most spent of each limit between two checks
     shortlist_recall: Fraction | None = None  # of the last approximate search for shortlists, measured on a sample
+    not_counted: list[str] = field(default_factory=list)  # counts that nobody knows: an outside program computed
     refused_pass: Count = 0  # 1 where a pass over the data did not fit into what was left of the budget
     _clock: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)  # a dry run has its own
 
@@ -161,7 +164,7 @@ class Ledger:
 
     @property
     def flops(self) -> int:
-        return self.encoder_flops + self.scoring_flops
+        return sum(getattr(self, name) for name in OPERATIONS)
 
     @property
     def teacher_tokens(self) -> int:
@@ -190,14 +193,15 @@ class Ledger:
     @contextmanager
     def uncharged(self) -> Iterator[None]:
         """Do not charge the tokens, FLOPs and seconds of the block (evaluation on the selection split)."""
-        counts = self.encoder_tokens, self.encoder_flops, self.scoring_flops
+        counts = {name: getattr(self, name) for name in ("encoder_tokens", *OPERATIONS)}
         before = dict(self.stage_seconds)
         start = self._clock()
         try:
             with self.stage(UNCHARGED):
                 yield
         finally:
-            self.encoder_tokens, self.encoder_flops, self.scoring_flops = counts
+            for name, count in counts.items():
+                setattr(self, name, count)
             spent = max(0.0, self._clock() - start)
             self.stage_seconds = before | {UNCHARGED: before.get(UNCHARGED, 0.0) + spent}
 
@@ -217,6 +221,8 @@ class Ledger:
             if isinstance(more, dict):
                 join = max if name == "largest_step" else float.__add__
                 more = mine | {key: join(float(mine.get(key, 0.0)), float(value)) for key, value in more.items()}
+            elif name == "not_counted":
+                more = sorted({*mine, *more})
             elif isinstance(more, list) or name == "shortlist_recall":
                 more = more or mine
             else:
@@ -277,9 +283,9 @@ class Ledger:
         self.shortlist_recall = recall
 
     def as_dict(self) -> dict[str, Any]:
-        """The ledger as a record stores it: all counts, and the totals derived from them."""
+        """The ledger as a record stores it: the counts and the totals derived from them, without those nobody knows."""
         totals = {name: getattr(self, name) for name in ("device_seconds", "flops", "teacher_tokens")}
-        return {**self.state(), **totals}
+        return {name: value for name, value in {**self.state(), **totals}.items() if name not in self.not_counted}
 
     def state(self) -> dict[str, Any]:
         """The counts from which `Ledger(**state)` restores this ledger."""

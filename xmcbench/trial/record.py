@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
-from xmcbench.trial.budget import Ledger
+from xmcbench.trial.budget import OPERATIONS, Ledger
 from xmcbench.trial.record_fields import Amount, Chosen, Count, Fraction, Frozen, Point, Provenance
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
 from xmcbench.trial.versions import Versions
@@ -26,6 +26,8 @@ RESAMPLING_VERSION = 2  # of the draws in evaluation/bootstrap.py; replicates of
 METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; values of different versions are not comparable
 FEW_STEPS = 200  # below it a training has hardly begun
 SMALLEST_BATCH = 16  # queries of a step, by default at least
+COUNTED = ("epochs", "steps", "queries", "pool_labels", "encoder_tokens", "flops", *OPERATIONS)  # not measured
+OUTSIDE = 0.5  # of the processor time of a fit: where child processes took more, an outside program computed
 
 # The ledger (`Ledger` explains its counts), what predicting cost, and what the harness measures.
 _SPENT = {name: kind for name, kind in get_type_hints(Ledger, include_extras=True).items() if name != "_clock"} | {
@@ -119,6 +121,17 @@ class Record(Frozen):
     def code_digest(self) -> str:
         """The digest of the plugin's code; empty for a record from before it was noted."""
         return str(self.provenance.get("plugin", {}).get("digest", ""))
+
+    @property
+    def not_counted(self) -> frozenset[str]:
+        """The counts that nobody knows, as an outside program computed: they are unknown, not 0.
+
+        A record from before they were noted has 0 for each of them, and most of its processor time in child processes.
+        """
+        if (noted := self.spent.get("not_counted")) is not None:
+            return frozenset(noted)
+        outside = self.spent.get("fit_children_cpu_seconds", 0.0) > OUTSIDE * self.spent.get("fit_cpu_seconds", 0.0)
+        return frozenset(name for name in COUNTED if outside and not self.spent.get(name))
 
     def older_than(self, newest: Versions) -> str:
         """Why this is a result of older code than `newest`, as text; empty if it is not."""

@@ -121,7 +121,7 @@ class TrainingLog:
     def add_point(self, fraction: float, metrics: Mapping[str, float]) -> None:
         """Add the metrics of an evaluation after `fraction` of the budget to the curve, with what was spent so far."""
         names = ("steps", "encoder_tokens", "flops", "device_seconds")
-        spent = {name: self.ledger.spent(name) for name in names}
+        spent = {name: self.ledger.spent(name) for name in names if name not in self.ledger.not_counted}
         self.curve.append({"fraction": fraction, **spent, **metrics})
 
     def state(self) -> dict[str, Any]:

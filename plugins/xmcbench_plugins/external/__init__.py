@@ -33,7 +33,8 @@ from xmcbench import (
 
 PROGRAM = Path(__file__).parent / "program"  # modules that programs in Python may import
 ENVIRONMENT = {"PYTHONPATH": str(PROGRAM), "PYTHONNOUSERSITE": "1"}
-CHARGED = ("epochs", "steps", "queries", "pool_labels", "encoder_tokens", "encoder_flops", "scoring_flops")
+FLOPS = ("encoder_flops", "scoring_flops", "solver_flops")
+CHARGED = ("epochs", "steps", "queries", "pool_labels", "encoder_tokens", *FLOPS)
 GRACE = 1.1  # a program may take this many times the seconds of the budget before it is ended
 
 
@@ -178,11 +179,13 @@ class _Reader:
 
 
 def _charge(path: Path, ledger: Ledger) -> int:
-    """Charge what the program reports as spent, if it does; return the number of parameters of its model."""
-    if not path.exists():
-        return 0
+    """Charge what the program reports as spent; return the number of parameters of its model.
+
+    What it does not report is not 0: nobody counted it.
+    """
     try:
-        numbers = {name: float(value) for name, value in json.loads(path.read_bytes()).items()}
+        content = path.read_bytes() if path.exists() else b"{}"
+        numbers = {name: float(value) for name, value in json.loads(content).items()}
     except (ValueError, TypeError, AttributeError):
         raise XMCBenchError(f"{path.name}: expected a JSON object of numbers") from None
     for name, value in numbers.items():
@@ -190,6 +193,8 @@ def _charge(path: Path, ledger: Ledger) -> int:
             raise XMCBenchError(f"{path.name}: found {name} = {value:g}, expected amounts of {', '.join(CHARGED)}")
         if name in CHARGED:
             setattr(ledger, name, value if name == "epochs" else int(value))
+    totals = set() if numbers.keys() & {*FLOPS} else {"flops"}
+    ledger.not_counted = sorted({*CHARGED} - numbers.keys() | totals)
     return int(numbers.get("num_parameters", 0))
 
 
