@@ -32,6 +32,7 @@ class NamedMethod(Written):
     plugin: str = ""  # rows of this plugin are variants of the method if no method lists their label
     of: str = ""  # the plugin that has these labels, where the method has no plugin of its own
     labels: tuple[str, ...] = ()  # of rows with the recommended settings, the best known first
+    adds: tuple[tuple[str, str], ...] = ()  # labels, and what each adds to the name
 
     def place(self, label: str) -> int | None:
         """The place of a row's label among those with the recommended settings; None for a variant."""
@@ -46,7 +47,7 @@ class NamedMethod(Written):
         """
         first = label.partition("[")[0]
         usual = folded(first) == folded(self.name) or self.place(first) == 0 or first == self.plugin
-        rest = "" if usual else first.removeprefix(f"{self.plugin}-")
+        rest = dict(self.adds).get(first, "" if usual else first.removeprefix(f"{self.plugin}-"))
         added = ", ".join(part for part in (rest, *swept(label)) if part)
         return f"{self.name} ({added})" if added else self.name
 
