@@ -128,7 +128,7 @@ def run(
     data: Path | str = "data",
     store: Path | str = "results",
     retry: bool = False,
-    parallel: int = 1,
+    parallel: int | None = None,
 ) -> Board:
     """Run the trials of a suite that are not in the store yet; their leaderboard.
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
 from many_workers import MOST, on_workers
 
-from xmcbench.engine.workers import Workers
+from xmcbench.engine.workers import Workers, joined
 
 SIZES = range(1, MOST + 1)
 
@@ -94,3 +97,29 @@ def test_one_worker_gets_its_own_tensor_back() -> None:
     assert alone.gather(mine) is mine
     assert alone.sum(mine) is mine
     assert alone.log_sum_exp(mine) is mine
+
+
+@pytest.mark.parametrize(
+    ("gpus", "size", "devices", "backend"),
+    [
+        (0, 2, [], "gloo"),
+        (1, 2, [0, 0], "gloo"),
+        (2, 3, [0, 1, 0], "gloo"),
+        (2, 2, [0, 1], "nccl"),
+        (4, 2, [0, 2], "nccl"),
+    ],
+)
+def test_each_worker_has_a_gpu_and_nccl_where_there_are_enough(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gpus: int, size: int, devices: list[int], backend: str
+) -> None:
+    chosen, begun = Mock(), Mock()
+    monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
+    monkeypatch.setattr("torch.cuda.set_device", chosen)
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: True)
+    monkeypatch.setattr("torch.distributed.init_process_group", begun)
+    monkeypatch.setattr("torch.distributed.destroy_process_group", lambda: None)
+    for rank in range(size):
+        with joined(rank, size, tmp_path / "rendezvous"):
+            pass
+    assert [call.args[0] for call in chosen.call_args_list] == devices
+    assert {call.args[0] for call in begun.call_args_list} == {backend}

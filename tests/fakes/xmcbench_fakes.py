@@ -175,7 +175,22 @@ class Meets(Ok):
                 if time.monotonic() > end:
                     raise TimeoutError("nobody came")
                 time.sleep(0.02)
-        (own.parent / "threads.json").write_text(json.dumps(os.environ.get("OMP_NUM_THREADS")))
+        (own.parent / "environment.json").write_text(json.dumps(dict(os.environ)))
+
+
+class Sees(Ok):
+    """Leaves its environment."""
+
+    name = "fake-sees"
+
+    def fit(self, train: data.TrainingData, run: Run) -> None:
+        super().fit(train, run)
+        (run.checkpoint.parent / "environment.json").write_text(json.dumps(dict(os.environ)))
+
+
+class SeesNoGpu(Sees):
+    name = "fake-sees-none"
+    uses_gpu = False
 
 
 class GuardKiller(Ok):
@@ -360,7 +375,7 @@ def _targets(labels: np.ndarray) -> sp.csr_array:
 
 METHODS = (
     Ok, Rare, Slow, Crash, Oom, Killed, Partners, FullDisk, Nan, Overspender, Cheater, Constant, Blind,
-    Asker, OrderDependent, Picky, Litterer, Tidy, GuardKiller, Meets, Importer
+    Asker, OrderDependent, Picky, Litterer, Tidy, GuardKiller, Meets, Importer, Sees, SeesNoGpu
 )  # fmt: skip
 
 

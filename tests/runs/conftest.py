@@ -22,8 +22,11 @@ PATIENT = {"RAY_health_check_timeout_ms": "60000", "RAY_health_check_failure_thr
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A head and another node, each a raylet of its own; this process is connected to them."""
+def cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A head and another node, each a raylet of its own; this process is connected to them.
+
+    A module's `HEAD` has more resources of the head.
+    """
     import ray
     from ray.cluster_utils import Cluster
 
@@ -33,7 +36,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         monkeypatch.setenv("XMCBENCH_PLUGINS", f"{TRUSTED},xmcbench")
         for name, value in {**SETTINGS, **PATIENT, "OMP_NUM_THREADS": "1"}.items():
             monkeypatch.setenv(name, value)
-        cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+        head = {**NODE, "include_dashboard": False, **getattr(request.module, "HEAD", {})}
+        if "num_gpus" in head:
+            monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)  # else no more than it names
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(**NODE)
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         yield cluster

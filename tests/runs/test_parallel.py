@@ -28,7 +28,9 @@ def test_two_trials_run_at_once_and_show_no_seconds(bench: Bench, monkeypatch: p
     assert [record.status for record in records] == [Status.OK, Status.OK]
     assert [record.spent["side_by_side"] for record in records] == [2, 2]
     for record in records:
-        assert json.loads((bench.store.directory(record.key) / "threads.json").read_text()) == "2"
+        assert (
+            json.loads((bench.store.directory(record.key) / "environment.json").read_text())["OMP_NUM_THREADS"] == "2"
+        )
     table = leaderboard(records)
     (row,) = table.groups[0].rows
     assert row.facts["side_by_side"] == 2

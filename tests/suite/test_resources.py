@@ -17,7 +17,7 @@ SUITE = {"workers": 2, "cpus": 3, "trials": {"o*": {"gpus": 0.5}, "fake-20/ok": 
         ("else", Share(), Needs(workers=2, min_workers=2, cpus=3)),
         ("ova", Share(), Needs(workers=2, min_workers=2, cpus=3, gpus=0.5)),
         ("ok", Share(), Needs(workers=4, min_workers=3, cpus=3, gpus=0.5)),
-        ("ok", Share(workers=1, gpus=0), Needs(cpus=3)),
+        ("ok", Share(workers=1, gpus=0), Needs(cpus=3, gpus=0)),
         ("ok", Share(workers=8), Needs(workers=8, min_workers=3, cpus=3, gpus=0.5)),
     ],
 )
@@ -38,6 +38,9 @@ def test_a_misspelt_resource_is_an_error_with_its_line(bench: Bench) -> None:
         bench.runner(bench.suite(["fake-ok"], resources={"trials": {"o*": {"wrokers": 2}}}))
 
 
-def test_nothing_said_is_one_worker_on_one_core(bench: Bench) -> None:
-    (step,) = bench.runner(bench.suite(["fake-ok"])).plan()
-    assert Resources().of(step.trial, Share()) == Needs(workers=1, min_workers=1, cpus=1, gpus=0)
+def test_nothing_said_is_one_worker_on_one_core_with_a_gpu_where_there_is_one(bench: Bench) -> None:
+    runner = bench.runner(bench.suite(["fake-sees", "fake-sees-none"]))
+    plain, without = (step.trial for step in runner.plan())
+    assert Resources().of(plain, Share()) == Needs(workers=1, min_workers=1, cpus=1, gpus=None)
+    assert runner.suite.needs(plain, Share()).gpus is None
+    assert runner.suite.needs(without, Share()).gpus == 0, "its method uses none"

@@ -60,13 +60,20 @@ def run(
     debug: Annotated[bool, Option("--debug", help="Run in this process and show tracebacks.")] = False,
     executor: Annotated[Where, Option(help="Run in subprocesses of this machine or on a Ray cluster.")] = "local",
     parallel: Annotated[
-        int, Option(min=1, metavar="N", help="Trials at once on this machine. Their seconds are not ranked.")
-    ] = 1,
+        int | None,
+        Option(
+            min=1,
+            metavar="N",
+            help="Trials at once on this machine. Their seconds are not ranked.",
+            show_default="1, or one for each GPU",
+        ),
+    ] = None,
     workers: Annotated[
         int | None, Option(min=1, metavar="N", help="Worker processes per trial.", show_default="1")
     ] = None,
     gpus_per_worker: Annotated[
-        float | None, Option(min=0, metavar="N", help="Ray: GPUs per worker.", show_default="0")
+        float | None,
+        Option(min=0, metavar="N", help="GPUs per worker; 0 hides all.", show_default="1 where there are GPUs"),
     ] = None,
     address: Annotated[
         str | None,
@@ -153,9 +160,9 @@ def _run(
     return runner, records
 
 
-def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, str | None]) -> Executor | None:
+def _executor(where: Where, debug: bool, parallel: int | None, settings: Mapping[str, str | None]) -> Executor | None:
     """The executor that the options ask for; None for the default."""
-    if parallel > 1 and (debug or where != "local"):
+    if parallel is not None and parallel > 1 and (debug or where != "local"):
         other = "--debug" if debug else f"--executor {where}"
         raise XMCBenchError(f"--parallel is for subprocesses of this machine, found {other}: expected one of them")
     given = {name: value for name, value in settings.items() if value is not None}

@@ -95,11 +95,12 @@ def current_workers() -> Workers:
 def joined(rank: int, size: int, rendezvous: Path) -> Iterator[None]:
     """Make this process worker `rank` of `size` within the block. Workers meet over the new file `rendezvous`.
 
-    Each has a GPU where there are enough of them, and talks over nccl; else they share what there is, over gloo.
+    Each has a GPU, or equally many, where there are enough of them, and talks over nccl; else they share what there is,
+    over gloo: nccl refuses two workers on one GPU.
     """
     gpus = torch.cuda.device_count()
     if gpus:
-        torch.cuda.set_device(rank % gpus)
+        torch.cuda.set_device(rank * max(1, gpus // size) % gpus)
     backend = "nccl" if gpus >= size and dist.is_nccl_available() else "gloo"
     dist.init_process_group(backend, init_method=f"file://{rendezvous}", rank=rank, world_size=size)
     try:

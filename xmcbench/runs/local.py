@@ -9,11 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 
 from xmcbench.files.secrets import redact_file
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.executor import Death, Executor, RunningTrial, Task
+from xmcbench.runs.gpus import VISIBLE, Gpus
 from xmcbench.runs.worker_server import GRACE_SECONDS
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.programs import MARK, end_processes, new_mark, process_tree
@@ -64,14 +66,16 @@ class WorkerServer:
 class _LocalTrial(RunningTrial):
     """A trial whose workers run on this machine, each in a process group of its own, under one guard.
 
-    The cores are divided by `side_by_side` workers, those of other trials included.
+    The cores are divided by `side_by_side` workers, those of other trials included. The workers see the GPUs `gpus`.
     """
 
-    def __init__(self, task: Task, server: WorkerServer, side_by_side: int, log: int) -> None:
-        self._server, self._rest = server, b""
+    def __init__(self, task: Task, server: WorkerServer, side_by_side: int, gpus: list[str], log: int) -> None:
+        self._server, self._rest, self.gpus = server, b"", gpus
         self.events, events = os.pipe()
         self.guard, theirs = socket.socketpair()  # closes when either process ends
         _, environment = new_mark(server.marks)
+        if gpus or task.needs.gpus == 0:
+            environment[VISIBLE] = ",".join(gpus)
         if side_by_side > 1 and "OMP_NUM_THREADS" not in os.environ:
             environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // side_by_side))
         request = {"directory": str(task.job.directory), "workers": task.needs.workers, "environment": environment}
@@ -110,6 +114,8 @@ class _LocalTrial(RunningTrial):
 class LocalExecutor(Executor):
     """Runs trials in subprocesses of this machine: one at a time because costs are compared, or `parallel` at once.
 
+    Trials that use a GPU get the one of `gpus` that the fewest others use.
+
     Servers, which have the frameworks loaded, fork the workers. Methods that import the same share a server, so that a
     trial's memory does not depend on which trials ran before it. After a trial that was killed, servers start anew.
     They end with the outermost `with` block, which a tuning keeps open: to load the frameworks takes seconds.
@@ -117,8 +123,9 @@ class LocalExecutor(Executor):
     If a worker dies or a trial takes too long, the record is written here.
     """
 
-    def __init__(self, parallel: int = 1) -> None:
+    def __init__(self, parallel: int = 1, gpus: Sequence[str] = ()) -> None:
         self._parallel = parallel
+        self._gpus = Gpus(gpus)
         self._running: list[_LocalTrial] = []
         self._servers: dict[tuple[str, ...], WorkerServer] = {}  # by the modules that the methods import late
         self._killed = False  # a server may have adopted what a killed worker left behind
@@ -126,12 +133,18 @@ class LocalExecutor(Executor):
     def close(self) -> None:
         for trial in self._running:
             trial.end()
+            self._gpus.give_back(trial.gpus)
         self._running.clear()
         self._end_servers()
 
+    def check(self, needs: Needs) -> None:
+        self._gpus.check(needs)
+
     def has_room(self, needs: Needs) -> bool:
         busy = sum(trial.task.needs.workers for trial in self._running)
-        return not self._running or busy + needs.workers <= self._parallel
+        shared = self._parallel > len(self._gpus.users)  # more at once than there are GPUs is what the user asks for
+        own = shared or self._gpus.has_free(needs)
+        return not self._running or (own and busy + needs.workers <= self._parallel)
 
     def start(self, task: Task) -> None:
         log = task.job.directory / "log.txt"
@@ -142,7 +155,8 @@ class LocalExecutor(Executor):
         with output:
             server = self._server(registry().method(task.job.trial.method).thing.late_imports, output.fileno())
             side_by_side = max(task.needs.workers, self._parallel)
-            self._running.append(_LocalTrial(task, server, side_by_side, output.fileno()))
+            gpus = self._gpus.take(task.needs)
+            self._running.append(_LocalTrial(task, server, side_by_side, gpus, output.fileno()))
 
     def _server(self, imports: tuple[str, ...], log: int) -> WorkerServer:
         """A running server, in the place of one that somebody killed."""
@@ -167,6 +181,7 @@ class LocalExecutor(Executor):
             return None
         trial.end()
         self._running.remove(trial)
+        self._gpus.give_back(trial.gpus)
         self._killed |= code is None or code < 0
         if not trial.recorded:  # a record that is there all the same is not the harness's
             trial.store.drop_record(trial.task.job.trial.key)

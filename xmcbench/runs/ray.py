@@ -22,6 +22,7 @@ from typing import Any
 from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.files.secrets import redact_output
 from xmcbench.runs.executor import Death, Executor, RunningTrial, Task
+from xmcbench.runs.gpus import VISIBLE
 from xmcbench.runs.job import Job, WorkerRank
 from xmcbench.runs.local import WORKER_ENVIRONMENT
 from xmcbench.runs.worker import run_worker
@@ -103,7 +104,7 @@ class RayExecutor(Executor):
 
     def check(self, needs: Needs) -> None:
         if not self._fitting(needs, self._total):
-            wanted = f"{needs.min_workers} workers, each of {needs.cpus:g} CPUs and {needs.gpus:g} GPUs"
+            wanted = f"{needs.min_workers} workers, each of {needs.cpus:g} CPUs and {self.gpus(needs):g} GPUs"
             total = f"{self._total.get('CPU', 0):g} CPUs and {self._total.get('GPU', 0):g} GPUs"
             raise XMCBenchError(f"a trial asks for {wanted}, and the Ray cluster has {total}: lower `resources`")
 
@@ -113,8 +114,13 @@ class RayExecutor(Executor):
     def samples_at_once(self, needs: Needs) -> int:
         return max(1, self._fitting(replace(needs, workers=sys.maxsize), self._total) // needs.workers)
 
+    def gpus(self, needs: Needs) -> float:
+        """The GPUs of each worker of a trial: one where the cluster has any, unless its needs say a number."""
+        return needs.gpus if needs.gpus is not None else float(self._total.get("GPU", 0) >= 1)
+
     def start(self, task: Task) -> None:
-        reference = self._train.remote(task.job, task.needs, self.storage, self.environment(), self.mailbox)
+        needs = replace(task.needs, gpus=self.gpus(task.needs))
+        reference = self._train.remote(task.job, needs, self.storage, self.environment(), self.mailbox)
         self._running[task.job.trial.key] = _RayTrial(task, reference=reference)
 
     def finished(self) -> list[Record]:
@@ -167,7 +173,7 @@ class RayExecutor(Executor):
 
     def _fitting(self, needs: Needs, room: dict[str, float]) -> int:
         """The number of a trial's workers that fit into `room`; 0 if fewer than `min_workers` fit."""
-        per_worker = {"CPU": needs.cpus, "GPU": needs.gpus}
+        per_worker = {"CPU": needs.cpus, "GPU": self.gpus(needs)}
         fitting = min(int(room.get(name, 0) / amount) for name, amount in per_worker.items() if amount)
         return 0 if fitting < needs.min_workers else min(fitting, needs.workers)
 
@@ -178,7 +184,7 @@ class RayExecutor(Executor):
             needs = trial.task.needs
             workers = self._fitting(needs, self._total)
             free["CPU"] = free.get("CPU", 0) - workers * needs.cpus
-            free["GPU"] = free.get("GPU", 0) - workers * needs.gpus
+            free["GPU"] = free.get("GPU", 0) - workers * self.gpus(needs)
         return free
 
     def _outcome(self, trial: _RayTrial) -> Record:
@@ -251,10 +257,11 @@ def train(job: Job, needs: Needs, storage: str | None, environment: dict[str, st
     With `storage` the workers share no folder: the trial's files are a Ray checkpoint there, which is returned.
     """
     os.environ.update(TRAIN_SETTINGS)
-    workers, fewest, gpus = needs.workers, needs.min_workers, needs.gpus
-    ray_train = ray_module("ray.train")
-    trainer = ray_module("ray.train.torch").TorchTrainer(
+    workers, fewest, gpus = needs.workers, needs.min_workers, needs.gpus or 0.0
+    ray_train, ray_torch = ray_module("ray.train"), ray_module("ray.train.torch")
+    trainer = ray_torch.TorchTrainer(
         work,
+        torch_config=ray_torch.TorchConfig(backend=backend(needs)),
         train_loop_config={"job": job, "storage": storage, "environment": environment, "mailbox": mailbox},
         scaling_config=ray_train.ScalingConfig(
             num_workers=workers if fewest == workers else (fewest, workers),
@@ -275,12 +282,18 @@ def train(job: Job, needs: Needs, storage: str | None, environment: dict[str, st
         signal.signal(signal.SIGINT, handler)  # Ray Train's handler references its actors, and this process lives on
 
 
+def backend(needs: Needs) -> str:
+    """The backend of collectives: NCCL refuses two workers on one GPU, and one worker talks to nobody."""
+    return "nccl" if needs.workers > 1 and (needs.gpus or 0.0) >= 1 else "gloo"
+
+
 def work(config: dict[str, Any]) -> None:
     """Run one worker of a trial. Ray Train calls this in each worker, after the workers have joined a group.
 
     The record of a failure is sent to the driver.
     """
     os.environ.update(config["environment"])
+    use_own_gpus()
     job, mailbox, exchange = config["job"], config["mailbox"], None
     key, context = job.trial.key, ray_module("ray.train").get_context()
     with TemporaryDirectory(prefix="xmcbench-") as scratch:
@@ -297,6 +310,22 @@ def work(config: dict[str, Any]) -> None:
             raise TrialFailedError(record.failure.message)
         if exchange:
             _report(job.directory if record else None)
+
+
+def use_own_gpus() -> None:
+    """Compute on the GPU that Ray has given to this worker; where it gave none, see none.
+
+    Ray hides no GPU of a node from workers that asked for none. The workers of a trial see all GPUs that they have on
+    one node, and would all take the first one.
+    """
+    if not ray_module("ray").get_gpu_ids():
+        os.environ[VISIBLE] = ""
+        return
+    device = ray_module("ray.train.torch").get_device()
+    import torch
+
+    if device.type == "cuda" and torch.cuda.is_available():
+        torch.cuda.set_device(device)
 
 
 class RayStorage:

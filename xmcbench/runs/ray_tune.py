@@ -17,7 +17,7 @@ from typing import Any
 from xmcbench.runs.executor import RunningTrial
 from xmcbench.runs.job import Job, WorkerRank
 from xmcbench.runs.plan import Action, Display, PlannedTrial
-from xmcbench.runs.ray import RESTARTS, RayExecutor, ray_module, run_attempt
+from xmcbench.runs.ray import RESTARTS, RayExecutor, ray_module, run_attempt, use_own_gpus
 from xmcbench.runs.runner import Runner
 from xmcbench.runs.tuning import FOLDER, Sample, Search, quality, run_samples
 from xmcbench.suite.resources import Needs
@@ -66,7 +66,7 @@ class _Samples:
         )
         folder = self._runner.store.root / FOLDER / "ray"
         tuner = tune.Tuner(
-            tune.with_resources(run_sample, {"CPU": needs.cpus, "GPU": needs.gpus}),
+            tune.with_resources(run_sample, {"CPU": needs.cpus, "GPU": self._executor.gpus(needs)}),
             tune_config=tune.TuneConfig(
                 metric="quality",
                 mode="max",
@@ -210,6 +210,7 @@ def run_sample(config: dict[str, Any]) -> None:
     not run again, but for failures that are tried again: `again` has the ends of their records.
     """
     os.environ.update(config["environment"])
+    use_own_gpus()
     mailbox, name = config["mailbox"], config["name"]
     mailbox.put((name, {"actor": ray_module("ray").get_runtime_context().current_actor}))
     for rung, (content, again) in enumerate(zip(config["jobs"], config["again"], strict=True)):

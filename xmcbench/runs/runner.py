@@ -16,6 +16,7 @@ from xmcbench.data.prepared import default_cache_dir, load_card
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
 from xmcbench.runs.executor import Executor, InProcess, Task
+from xmcbench.runs.gpus import visible_gpus
 from xmcbench.runs.job import Job
 from xmcbench.runs.local import LocalExecutor
 from xmcbench.runs.plan import Action, Display, PlannedTrial, explain, select
@@ -55,7 +56,7 @@ class Settings:
     debug: bool = False
     encoder: str | None = None  # in place of the suite's
     executor: Executor | None = None  # None: subprocesses of this machine
-    parallel: int = 1  # trials at once in subprocesses of this machine
+    parallel: int | None = None  # trials at once in subprocesses of this machine; None: one, or one for each GPU
     share: Share = field(default_factory=Share)  # resources of each trial; overrides the suite's
     command: Sequence[str] = ()
 
@@ -97,10 +98,10 @@ class Runner:
 
     def plan_trials(self, trials: Sequence[Trial]) -> list[PlannedTrial]:
         """The plan of `trials`, which are on datasets of the suite."""
-        clocked = [trial.label for trial in trials if trial.budget.device_seconds is not None]
-        if self.settings.parallel > 1 and clocked:
+        clocked, parallel = [trial.label for trial in trials if _clocked(trial)], self.settings.parallel or 1
+        if parallel > 1 and clocked:
             raise XMCBenchError(
-                f"--parallel {self.settings.parallel}: the budget of {clocked[0]} limits device_seconds, and trials "
+                f"--parallel {parallel}: the budget of {clocked[0]} limits device_seconds, and trials "
                 "side by side slow each other down; expected another limit"
             )
         first = {trial.key: trial for trial in reversed(trials)}
@@ -119,7 +120,24 @@ class Runner:
         """Runs the trials: on this machine, where the settings name no other. A `with` block keeps what it started."""
         if self.settings.executor:
             return self.settings.executor
-        return InProcess() if self.settings.debug else LocalExecutor(self.settings.parallel)
+        return InProcess() if self.settings.debug else LocalExecutor(self.parallel, self.gpus)
+
+    @cached_property
+    def gpus(self) -> list[str]:
+        """The GPUs of this machine."""
+        return visible_gpus()
+
+    @cached_property
+    def parallel(self) -> int:
+        """Trials at once in subprocesses of this machine: where the settings say no number, one for each GPU.
+
+        But one where a budget limits seconds, which trials side by side would share.
+        """
+        if self.settings.parallel or self.settings.debug or self.settings.executor:
+            return self.settings.parallel or 1
+        of_samples = self.suite.tune.budget if self.suite.tune else None
+        clocked = of_samples is not None and of_samples.device_seconds is not None
+        return 1 if clocked or any(map(_clocked, self.trials())) else max(1, len(self.gpus))
 
     def _plan_trial(self, trial: Trial, first: Trial) -> PlannedTrial:
         record = self.store.record(trial.key)
@@ -251,8 +269,13 @@ class Runner:
             chosen=self.chosen.get(trial.key, {}),
             command=redacted(self.settings.command),
             plugin=plugin_code(trial),
-            side_by_side=self.settings.parallel,
+            side_by_side=self.parallel,
         )
+
+
+def _clocked(trial: Trial) -> bool:
+    """Whether the trial's budget limits seconds."""
+    return trial.budget.device_seconds is not None
 
 
 class _Schedule:

@@ -18,7 +18,7 @@ class Needs:
     workers: int = 1
     min_workers: int = 1  # the fewest it continues with when workers are lost
     cpus: float = 1.0
-    gpus: float = 0.0
+    gpus: float | None = None  # None: one where there are GPUs
 
 
 class Share(Frozen):
@@ -29,7 +29,11 @@ class Share(Frozen):
         None, gt=0, description="fewest to continue with when workers are lost (`workers`; Ray)"
     )
     cpus: float | None = Field(None, gt=0, description="CPUs per worker (1; Ray)")
-    gpus: float | None = Field(None, ge=0, description="GPUs per worker, may be a fraction (0; Ray)")
+    gpus: float | None = Field(
+        None,
+        ge=0,
+        description="GPUs per worker, on Ray also a fraction; 0 hides all (1 if the method uses one and there is any)",
+    )
 
 
 class Resources(Share):

@@ -72,8 +72,10 @@ class Suite(SuiteFile):
 
     def needs(self, trial: Trial, share: Share) -> Needs:
         """The resources of a trial; `share` comes before the suite's. A method for one worker has one."""
-        needs = self.resources.of(trial, share)
-        return needs if registry().method(trial.method).thing.many_workers else replace(needs, workers=1, min_workers=1)
+        needs, method = self.resources.of(trial, share), registry().method(trial.method).thing
+        if needs.gpus is None and not method.uses_gpu:
+            needs = replace(needs, gpus=0.0)
+        return needs if method.many_workers else replace(needs, workers=1, min_workers=1)
 
 
 def load_suite(

@@ -48,6 +48,8 @@ class Method(ABC):
     info: ClassVar[MethodInfo]
     many_workers: ClassVar[bool] = False
     """Whether several workers can fit the method together; `fit` is then called on each of them."""
+    uses_gpu: ClassVar[bool] = True
+    """Whether the method computes on a GPU where there is one: trials of others see none, and none waits for them."""
     scoring_settings: ClassVar[frozenset[str]] = frozenset()
     """Settings that change only how a trained model scores: trials that differ in nothing else are trained once.
 

@@ -14,6 +14,7 @@ from xmcbench_plugins.external import PythonProgram
 class NapkinXC(PythonProgram):
     """The base of both models: features, linear solver, environment."""
 
+    uses_gpu = False
     program = Path(__file__).with_name("program.py")
     environment = programs.Environment("napkinxc", ("napkinxc==0.7.2", "scikit-learn>=1.5"))
 

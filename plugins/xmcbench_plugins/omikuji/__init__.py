@@ -20,6 +20,7 @@ class Omikuji(PythonProgram):
         citation="Prabhu et al., 2018: Parabel; Khandagale et al., 2020: Bonsai",
         needs=("omikuji",),
     )
+    uses_gpu = False
     program = Path(__file__).with_name("program.py")
     environment = programs.Environment("omikuji", ("omikuji==0.5.2", "scikit-learn>=1.5"))
 

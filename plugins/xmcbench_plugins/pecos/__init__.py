@@ -37,6 +37,7 @@ class XRLinear(Pecos):
         citation="Yu et al., 2022: PECOS: Prediction for Enormous and Correlated Output Spaces",
         needs=("libpecos",),
     )
+    uses_gpu = False
     program = Path(__file__).with_name("xr_linear_program.py")
     # XR-Linear needs no other dependencies of libpecos.
     environment = programs.Environment("pecos", NUMERICS, no_dependencies=(LIBPECOS,))

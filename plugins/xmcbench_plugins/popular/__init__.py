@@ -18,6 +18,7 @@ class Popular(Method):
 
     name = "popular"
     info = MethodInfo(summary="the most frequent labels of the training split, the same for every query")
+    uses_gpu = False
 
     def fit(self, train: data.TrainingData, run: Run) -> None:
         """Count the training queries of each label; pairs that evaluation ignores are not counted."""

@@ -25,6 +25,7 @@ SPARE = 16  # products kept beyond the best k; where they all tie with the last 
 class WordMethod(Method):
     """Sparse products of weighed words; by default TF-IDF over training queries and label texts."""
 
+    uses_gpu = False
     late_imports = ("sklearn.feature_extraction.text", "sparse_dot_topn")
 
     def vectorizer(self, vocabulary: list[str] | None = None) -> Any:
