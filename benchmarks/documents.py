@@ -23,7 +23,7 @@ from textwrap import fill
 from typing import Any
 
 import jinja2
-from findings_tables import CHANGE, OLDER, SHARES, along, encoders, moved, rivals, summary, table, words_read
+from findings_tables import CHANGE, OLDER, SHARES, along, encoders, listed, moved, rivals, summary, table, words_read
 from jinja2.runtime import Context, Macro
 from studies import EQUAL, LATE, STUDIES, Board, Boards, Gap, Method
 from words import FORMATS, best, clauses, correlations, cut, everywhere, joined, says, spread, weak
@@ -77,7 +77,7 @@ class Statements(jinja2.Environment):
         self.boards, self.problems = boards, list[str]()
         studies = {study.name.replace("-", "_"): boards[study] for study in STUDIES.values()}
         shares = dict(zip(("early", "later", "whole"), SHARES, strict=True))
-        functions = (table, rivals, along, moved, encoders, words_read, self.gaps, self.leaders)
+        functions = (table, rivals, along, listed, moved, encoders, words_read, self.gaps, self.leaders)
         self.globals |= studies | shares | {function.__name__: function for function in functions}
         self.globals |= {
             "main": boards.main,
@@ -168,21 +168,31 @@ def _row(board: Board, name: str, of_group: Callable[[str], Method]) -> Method:
 
 
 def flowed(text: str) -> str:
-    """A document in Markdown with its paragraphs and points on lines of the usual length."""
+    """A document in Markdown with its paragraphs and points on lines of the usual length; code stays as it is."""
+    prose, *rest = text.strip().split("\n```", 1)
+    made = re.sub(r"\n{3,}", "\n\n", "\n".join(map(_filled, _paragraphs(prose))))
+    if not rest:
+        return f"{made}\n"
+    code, end, after = rest[0].partition("\n```\n")
+    return f"{made}\n```{code}{end}{flowed(after) if after else ''}".rstrip("\n") + "\n"
+
+
+def _paragraphs(prose: str) -> list[str]:
+    """The lines of a text without code, those of a paragraph or of a point joined."""
     lines: list[str] = []
-    fenced = False
-    for line in text.splitlines():
-        fenced ^= line.startswith("```")
-        starts = fenced or not lines or not line.strip() or line.startswith(OWN_LINE)
-        if starts or not lines[-1].strip() or (lines[-1].startswith(OWN_LINE) and not lines[-1].startswith("- ")):
-            lines.append(line.rstrip())
-        else:
+    for line in prose.split("\n"):
+        last = lines[-1] if lines else ""
+        starts = not line.strip() or line.startswith(OWN_LINE) or not last.strip() or last.startswith(NEVER_FILLED)
+        if not starts:
             lines[-1] += f" {line.strip()}"
-    blank = [line for at, line in enumerate(lines) if line or (at and lines[at - 1])]  # no two in a row
-    return "\n".join(line if line.startswith(NEVER_FILLED) else _filled(line) for line in blank).strip() + "\n"
+        else:
+            lines.append(line.rstrip())
+    return lines
 
 
 def _filled(line: str) -> str:
+    if line.startswith(NEVER_FILLED):
+        return line
     indent = "  " if line.startswith("- ") else ""
     return fill(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 

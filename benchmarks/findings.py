@@ -55,6 +55,7 @@ DOCUMENTS = (
     FOUND,
     Document("findings.md.jinja", "docs/findings.md"),
     Document("results.md.jinja", "docs/results.md"),
+    Document("budgets.md.jinja", "docs/budgets.md", "<!-- benchmarks/templates/budgets.md.jinja -->"),
     Document("findings.yaml.jinja", "leaderboard/findings.yaml"),
 )
 

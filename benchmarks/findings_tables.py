@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from statistics import fmean
 
-from studies import LATE, METRICS, Board, Boards, Method, half
+from studies import ALONG, LATE, METRICS, Board, Boards, Method, half
 
 from xmcbench.evaluation.significance import rank_intervals
 from xmcbench.reporting.text_table import format_value
@@ -95,6 +95,15 @@ def along(board: Board) -> str:
         places = [(method.at(share), orders[share].index(method) + 1) for share in SHARES]
         cells.append([method.label, *(f"{100 * own:.1f} ({rank})" if own else "-" for own, rank in places)])
     return written(["method", *(f"{100 * share:g} %" for share in SHARES)], cells)
+
+
+def listed(board: Board, *metrics: str) -> str:
+    """A row for each method by its label: steps, metrics of test queries, and quality along the budget."""
+    rows = []
+    for method in sorted(board, key=lambda own: own.label):
+        values = [f"{100 * own:.1f}" if (own := method.at(share)) else "-" for share in SHARES]
+        rows.append([marked(method), f"{method.steps:,}", *(method[metric] for metric in metrics), *values])
+    return written(["method", "steps", *metrics, *(f"{ALONG} at {100 * share:g} %" for share in SHARES)], rows)
 
 
 def moved(board: Board, share: float = CHANGE) -> tuple[int, int]:
