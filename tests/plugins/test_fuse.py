@@ -84,6 +84,75 @@ def test_parts_share_the_budget_and_held_out_queries_are_charged(
     assert after - before == held_out > 0
 
 
+def reads(method: Any, tokens: list[int]) -> None:
+    """Note the real tokens of each pass of the cross-encoder `method` in `tokens`."""
+    fit = method.fit
+
+    def spied(train: TrainingData, run: Run) -> None:
+        fit(train, run)
+        count = lambda _, args: tokens.append(int(args[0]["attention_mask"].sum()))  # noqa: E731
+        method.model.register_forward_pre_hook(count)
+
+    method.fit = spied
+
+
+def test_everything_that_parts_compute_about_held_out_queries_is_charged(
+    data: TrainingData, small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tokens of a cross-encoder's pairs, as its own passes count them; scores of searches; products of words."""
+    pytest.importorskip("sentence_transformers")
+    first = {"method": "untrained", "encoder": {"name": small_encoder}}
+    kinds: list[dict[str, Any]] = [
+        {"method": "cross-encoder", "first": first, "model": small_encoder, "max_length": 32, "shortlist": 6},
+        {"method": "memory", "first": first},
+        {"method": "tfidf-nn"},
+    ]
+    method = Fuse(Fuse.Config.model_validate({"parts": kinds, "held_out": 20}))
+    read: list[int] = []
+    reads(method.parts[0], read)
+    run, fit_rule, ledgers = make_run(tmp_path, {"encoder_tokens": 10**9}), method._fit_rule, []
+
+    def spied(train: TrainingData, rows: np.ndarray, run: Run) -> Any:
+        ledgers.append(run.ledger.as_dict())
+        fusion = fit_rule(train, rows, run)
+        ledgers.append(run.ledger.as_dict())
+        dual: Any = method.parts[1]
+        ledgers.append(dual.first.encoder.tokenizer.tokens(train.rows(rows).texts, dual.first.query_length).lengths)
+        return fusion
+
+    monkeypatch.setattr(method, "_fit_rule", spied)
+    method.fit(data, run)
+    before, after, lengths_N = ledgers
+    pairs, cross, memory = sum(read), method.parts[0], method.parts[1]
+    assert pairs > 0
+    assert after["encoder_tokens"] - before["encoder_tokens"] == pairs + 2 * lengths_N.sum()  # both first methods
+    queries = 2 * memory.first.encoder.flops(lengths_N)
+    assert after["encoder_flops"] - before["encoder_flops"] == queries + pairs * cross._operations
+    scored = 2 * len(lengths_N) * 32 * (2 * LABELS + QUERIES - 20)  # labels of both, and the keys of the memory
+    words = after["scoring_flops"] - before["scoring_flops"] - scored
+    held_out, others = (data.rows(rows).texts for rows in _split(run))
+    shared = sum(len(set(one.split()) & set(other.split())) for one in held_out for other in others)
+    assert words == 2 * shared > 0
+
+
+def _split(run: Run) -> tuple[np.ndarray, np.ndarray]:
+    rows = np.sort(run.rng("fuse", "held out").permutation(QUERIES)[:20])
+    return rows, np.setdiff1d(np.arange(QUERIES), rows)
+
+
+def test_asking_a_cross_encoder_that_does_not_fit_is_refused(
+    data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    first = {"method": "untrained", "encoder": {"name": small_encoder}}
+    part = {"method": "cross-encoder", "first": first, "model": small_encoder, "max_length": 32, "epochs": 0}
+    method = Fuse(Fuse.Config.model_validate({"parts": [part, {"method": "popular"}], "held_out": 20}))
+    run = make_run(tmp_path, {"encoder_tokens": 1500})
+    method.fit(data, run)
+    assert method.fusion.name == "reciprocal-ranks"
+    assert run.ledger.refused_pass == 1
+    assert not run.ledger.over(run.budget)
+
+
 def test_without_budget_left_ranks_are_fused(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
     method = fitted(small_encoder, data, make_run(tmp_path, {"encoder_tokens": 1}))
     assert method.fusion.name == "reciprocal-ranks"
@@ -99,7 +168,7 @@ def test_versions_and_parameters_are_those_of_all_parts(small_encoder: str) -> N
     method = made(small_encoder)
     parts = [type(part).versions(part.config) for part in method.parts]
     assert Fuse.versions(method.config) == {
-        "method": 1,
+        "method": 2,
         **{f"part 1 {name}": version for name, version in parts[0].items()},
         **{f"part 2 {name}": version for name, version in parts[1].items()},
     }

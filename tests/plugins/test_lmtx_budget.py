@@ -11,6 +11,8 @@ import torch
 from xmcbench.engine import embedding_method
 from xmcbench.errors import XMCBenchError
 from xmcbench.teachers import NO, UNPARSED
+from xmcbench.trial.budget import UNCHARGED
+from xmcbench.trial.meter import metering
 from xmcbench.trial.run import HeldOut
 from xmcbench_plugins.lmtx import LMTX, TEACHER_METRIC
 from xmcbench_plugins.lmtx.cycles import Cycles
@@ -71,16 +73,24 @@ def test_a_teacher_that_accepts_nothing_is_one_line(answer: int, trials: Trials)
 
 
 def test_every_part_is_charged(trials: Trials) -> None:
-    """Shortlists once over documents and labels, a step three passes; development documents nothing but questions."""
-    method, run = trials.fitted(cycles=1)
+    """Shortlists once over documents and labels, development documents once more; a step is three passes."""
+    with metering() as meter:
+        method, run = trials.fitted(cycles=1)
+    read = [int(count) for stage, count in meter.tokens.items() if stage not in ("index", UNCHARGED)]
     tokenizer, ledger = method.encoder.tokenizer, run.ledger
     queries = tokenizer.tokens(trials.data.texts, 16).lengths.sum()
     labels = tokenizer.tokens(trials.data.label_texts, 8).lengths.sum()
     assert ledger.queries == len({d for d, label in trials.asked[0] if trials.data.targets[d, label]})
     assert ledger.steps == -(-ledger.queries // 20)
     assert ledger.epochs == 1
-    steps = ledger.encoder_tokens - queries - labels  # the documents that have a label once, and pools of 20 labels
+    development = {document for document, _ in trials.asked[1]}
+    again = tokenizer.tokens([trials.data.texts[own] for own in sorted(development)], 16).lengths.sum()
+    assert len(development) == 30
+    steps = (
+        ledger.encoder_tokens - queries - labels - again
+    )  # the documents that have a label once, and pools of 20 labels
     assert 0 < steps < queries + 20 * ledger.steps * 8
+    assert ledger.encoder_tokens == sum(read), "what the encoder read in stages that are charged"
     distinct = {pair for pairs in trials.asked for pair in pairs}
     assert ledger.teacher_calls == len(distinct)
     assert {"prepare", "mine", "train", "index"} <= ledger.stage_seconds.keys()

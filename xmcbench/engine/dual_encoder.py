@@ -24,7 +24,7 @@ from xmcbench.data.extent import NAME_TOKENS, Extent
 from xmcbench.data.texts import TextSubset
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
-from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index
+from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index, search_flops
 from xmcbench.errors import XMCBenchError, check_extra
 from xmcbench.files.arrays import sort_header
 from xmcbench.files.atomic import atomic_write
@@ -327,6 +327,26 @@ class DualEncoder(Method):
 
     def predict(self, texts: Texts, k: int) -> Predictions:
         return self._predict(texts, k, self.config.search)
+
+    def predict_charged(self, texts: Texts, k: int, run: Run) -> Predictions:
+        with self.answering(texts, run, len(self.index_LD)):
+            return self.predict(texts, k)
+
+    @contextmanager
+    def answering(self, texts: Texts, run: Run, searched: int) -> Iterator[None]:
+        """Charge the block, which embeds `texts` and searches so many vectors for each, to `run`.
+
+        Raises PassTooLargeError, and charges nothing, where that does not fit into the rest of the budget.
+        """
+        charging = self.charging_to(run.ledger, run.budget)
+        lengths_N = self.encoder.tokenizer.tokens(texts, self.query_length, run.cache).lengths
+        operations = search_flops(len(texts), searched, self.index_LD.shape[1])
+        charging.require(lengths_N, scoring_flops=operations)
+        charging.encoding(lengths_N)
+        if self.config.search in APPROXIMATE:  # an exact search counts its operations itself
+            charging.scoring(operations)
+        with charging.counted_scoring("mine"):
+            yield
 
     def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:
         return self._predict(texts, k, "exact") if self.config.search in APPROXIMATE else None

@@ -131,6 +131,14 @@ class Method(ABC):
     def predict(self, texts: Texts, k: int) -> Predictions:
         """The `k` best labels of each of N texts, arrays [N, k], best first, ties by lower label id."""
 
+    def predict_charged(self, texts: Texts, k: int, run: Run) -> Predictions:
+        """What `predict` returns, charged to `run`: for a method that asks another one within its own `fit`.
+
+        Raises PassTooLargeError, before anything is charged, where a pass over the texts does not fit into the budget.
+        """
+        with run.ledger.stage("mine"):
+            return self.predict(texts, k)
+
     def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:  # noqa: ARG002
         """What `predict` returns if its search misses no label; None where it never does.
 

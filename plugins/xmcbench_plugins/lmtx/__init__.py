@@ -74,7 +74,8 @@ class LMTX(EmbeddingMethod):
         citation="Zhang et al., Zero-Shot Learning Over Large Output Spaces: Utilizing Indirect Knowledge Extraction "
         "from Large Language Models",
         needs=("label texts", "a teacher"),
-        version=2,  # a document's positive is the label that was drawn for it
+        # 2: a document's positive is the label that was drawn for it; 3: the development documents are charged
+        version=3,
     )
     many_workers: ClassVar[bool] = False  # each question is asked once, by one process
     not_planned: ClassVar[str] = "it trains on what its teacher accepts, which is not known before"
@@ -215,23 +216,35 @@ class LMTX(EmbeddingMethod):
     def _evaluate(self, documents: Documents, cycles: Cycles, judge: teachers.Judge) -> float:
         """The score by which cycles are compared: the suite's held-out metric, else the teacher's; it joins the curve.
 
-        Infinite where the teacher's budget does not reach: then the last cycle counts as the best.
+        Infinite where a budget does not reach: then the last cycle counts as the best.
         """
         run, ledger, held_out = cycles.run, cycles.run.ledger, cycles.run.held_out
         if held_out is not None:
             with ledger.uncharged():
                 metrics = held_out.evaluate(self.predict, len(self.index_LD))
         else:
-            rows = documents.development
-            with ledger.uncharged():
-                index = search.build_index(self.index_LD, self.config.search)
-                queries_BD = self.all_query_vectors(self.queries.take(rows))
-                best = index.top_k(queries_BD, 1, exclude=documents.data.ignore[rows]).indices[:, 0]
-            judged = judge(documents.ids[rows], best.astype(np.int64))
-            metrics = {TEACHER_METRIC: float(judged.yes.mean())} if judged.asked.all() else {}
+            judged = self._judged(documents, judge, run)
+            metrics = {TEACHER_METRIC: float(judged.yes.mean())} if judged is not None and judged.asked.all() else {}
         context = {"cycle": len(cycles.scores) + 1, "teacher_calls": ledger.teacher_calls}
         run.log.add_point(min(1.0, ledger.fraction(run.budget)), {**context, **metrics})
         return metrics.get(TEACHER_METRIC if held_out is None else held_out.metric, math.inf)
+
+    def _judged(self, documents: Documents, judge: teachers.Judge, run: Run) -> teachers.Judgements | None:
+        """The teacher's answers about the best label of the development documents, which are training documents.
+
+        Embedding and searching them is charged; None where that does not fit into the budget.
+        """
+        rows = documents.development
+        charging, tokens = self.charging_to(run.ledger, run.budget), self.queries.take(rows)
+        try:
+            charging.passes(tokens.lengths, scoring_flops=search.search_flops(len(rows), *self.index_LD.shape))
+        except PassTooLargeError:
+            return None
+        with run.ledger.stage("mine"):
+            index = search.build_index(self.index_LD, self.config.search)
+            queries_BD = self.all_query_vectors(tokens)
+            best = index.top_k(queries_BD, 1, exclude=documents.data.ignore[rows]).indices[:, 0]
+        return judge(documents.ids[rows], best.astype(np.int64))
 
     def begin(self, embeddings: sampling.Embeddings) -> None:  # noqa: ARG002
         self.encoder.load_state_dict(self._start)

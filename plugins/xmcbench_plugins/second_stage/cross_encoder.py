@@ -9,6 +9,7 @@ Legend: N queries, C of a chunk, B of a batch, K labels of a shortlist, G labels
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -160,13 +161,28 @@ class CrossEncoderRanker(Reranker):
 
         scores_NK = np.full(labels_NK.shape, np.nan, np.float32)
         for start in range(0, len(texts) if self.asked else 0, CHUNK):
-            labels_CK = labels_NK[start : start + CHUNK]
-            rows, columns = np.nonzero(labels_CK >= 0)
-            chosen = zip(rows.tolist(), labels_CK[rows, columns].tolist(), strict=True)
-            pairs = [(texts[start + row], self.label_texts[label]) for row, label in chosen]
+            rows, columns = np.nonzero(labels_NK[start : start + CHUNK] >= 0)
+            pairs = self._pairs(texts, labels_NK, start)
             answers = self.model.predict(pairs, activation_fn=torch.nn.Identity(), show_progress_bar=False)
             scores_NK[start + rows, columns] = answers
         return scores_NK
+
+    def charge_scores(self, texts: data.Texts, labels_NK: np.ndarray, run: Run) -> None:
+        if not self.asked:
+            return
+        lengths = []
+        for start in range(0, len(texts), CHUNK):
+            features = self.model.preprocess(self._pairs(texts, labels_NK, start))
+            lengths.append(features["attention_mask"].sum(dim=1).cpu().numpy())
+        charging, own = self.first.charging_to(run.ledger, run.budget), self._operations
+        replace(charging, encoder_flops=lambda own_P: int(own_P.sum()) * own).passes(np.concatenate(lengths))
+
+    def _pairs(self, texts: data.Texts, labels_NK: np.ndarray, start: int) -> list[tuple[str, str]]:
+        """The pairs of a query and a label listed for it, of the `CHUNK` queries from `start` on."""
+        rows, columns = np.nonzero(labels_NK[start : start + CHUNK] >= 0)
+        labels = labels_NK[start + rows, columns].tolist()
+        chosen = zip(rows.tolist(), labels, strict=True)
+        return [(texts[start + row], self.label_texts[label]) for row, label in chosen]
 
     def save(self, directory: Path) -> None:
         super().save(directory)

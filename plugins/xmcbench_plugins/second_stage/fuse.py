@@ -43,6 +43,7 @@ class Fuse(Method):
     info = MethodInfo(
         summary="several methods in one budget, fused by reciprocal ranks, weights or a decision tree",
         citation="Dahiya et al., NGAME, WSDM 2023 (decision tree); Cormack et al., SIGIR 2009 (reciprocal ranks)",
+        version=2,  # what the parts compute about the held-out queries is charged: also scores and second stages
     )
     late_imports: ClassVar[tuple[str, ...]] = (*DualEncoder.late_imports, "sklearn.tree")
 
@@ -171,16 +172,16 @@ class Fuse(Method):
 
     def _ask(self, part: Method, held_out: data.TrainingData, run: Run) -> Predictions:
         """What a part lists for the held-out queries, charged."""
-        if encoder := _encoder(part):
-            lengths_N = encoder.encoder.tokenizer.tokens(held_out.texts, encoder.query_length, run.cache).lengths
-            encoder.charging_to(run.ledger, run.budget).passes(lengths_N)
-        with run.ledger.stage("mine"):
-            found = part.predict(held_out.texts, min(self.config.listed, held_out.num_labels))
+        found = part.predict_charged(held_out.texts, min(self.config.listed, held_out.num_labels), run)
         return evaluation.drop_ignored(found, held_out.ignore, found.k)
 
     def predict(self, texts: data.Texts, k: int) -> Predictions:
         listed = self._listed(k)
         return self.fusion.fuse([part.predict(texts, listed) for part in self.parts], k)
+
+    def predict_charged(self, texts: data.Texts, k: int, run: Run) -> Predictions:
+        listed = self._listed(k)
+        return self.fusion.fuse([part.predict_charged(texts, listed, run) for part in self.parts], k)
 
     def predict_exactly(self, texts: data.Texts, k: int) -> Predictions | None:
         listed = self._listed(k)

@@ -69,6 +69,10 @@ class Memory(SecondStage):
             self.memory_ND = queries_ND if queries_ND is not None else self.first.index_LD[:0]
             self.targets = scipy.sparse.csr_array(train.targets if known else train.targets[:0], dtype=np.float32)
 
+    @property
+    def num_vectors(self) -> int:
+        return len(self.first.index_LD) + len(self.memory_ND)
+
     def predict(self, texts: data.Texts, k: int) -> Predictions:
         import torch
 

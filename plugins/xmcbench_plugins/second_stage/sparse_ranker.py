@@ -101,6 +101,10 @@ class SparseRanker(Reranker):
             margins_NK[start : start + CHUNK] = np.asarray(products).reshape(labels_CK.shape)
         return margins_NK + self.intercepts_L[labels_NK]
 
+    def charge_scores(self, texts: data.Texts, labels_NK: np.ndarray, run: Run) -> None:
+        words_N = np.diff(scipy.sparse.csr_array(self.words.transform(list(texts))).indptr)
+        run.ledger.scoring_flops += 2 * int((words_N * (labels_NK >= 0).sum(axis=1)).sum())
+
     def save(self, directory: Path) -> None:
         super().save(directory)
         folder = directory / FOLDER

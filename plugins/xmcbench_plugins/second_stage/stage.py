@@ -151,6 +151,15 @@ class SecondStage(Method):
     def predict(self, texts: data.Texts, k: int) -> Predictions:
         return self.first.predict(texts, k)
 
+    def predict_charged(self, texts: data.Texts, k: int, run: Run) -> Predictions:
+        with self.first.answering(texts, run, self.num_vectors):
+            return self.predict(texts, k)
+
+    @property
+    def num_vectors(self) -> int:
+        """The number of vectors that `predict` searches for a query."""
+        return len(self.first.index_LD)
+
     def predict_exactly(self, texts: data.Texts, k: int) -> Predictions | None:
         return self.first.predict_exactly(texts, k)
 
@@ -203,8 +212,19 @@ class Reranker(SecondStage):
     def scores(self, texts: data.Texts, labels_NK: np.ndarray) -> np.ndarray:
         """[N, K] the second stage's scores of each query's labels, NaN where it has none."""
 
+    @abstractmethod
+    def charge_scores(self, texts: data.Texts, labels_NK: np.ndarray, run: Run) -> None:
+        """Charge what `scores` computes. Raises PassTooLargeError where it does not fit into the budget."""
+
     def predict(self, texts: data.Texts, k: int) -> Predictions:
         return self._rank(texts, self._exact_first.predict(texts, self._candidates(k)), k)
+
+    def predict_charged(self, texts: data.Texts, k: int, run: Run) -> Predictions:
+        with self.first.answering(texts, run, self.num_vectors):
+            found = self._exact_first.predict(texts, self._candidates(k))
+        with run.ledger.stage("mine"):
+            self.charge_scores(texts, found.indices[:, : self._listed], run)
+            return self._rank(texts, found, k)
 
     def predict_exactly(self, texts: data.Texts, k: int) -> Predictions | None:
         found = self._exact_first.predict_exactly(texts, self._candidates(k))
@@ -220,13 +240,18 @@ class Reranker(SecondStage):
         first.config = first.config.model_copy(update={"precision": "float32"})
         return first
 
+    @property
+    def _listed(self) -> int:
+        """How many labels of a query are ranked."""
+        return min(self.config.shortlist, len(self.first.index_LD))
+
     def _candidates(self, k: int) -> int:
         """How many labels the first method is asked for."""
         return min(len(self.first.index_LD), max(k, self.config.shortlist))
 
     def _rank(self, texts: data.Texts, found: Predictions, k: int) -> Predictions:
         """The `k` best of the labels that the first method found."""
-        listed = min(self.config.shortlist, len(self.first.index_LD))
+        listed = self._listed
         head_NK = found.indices[:, :listed]
         own_NK = standardised(self.scores(texts, head_NK))
         scores_NK = standardised(found.scores[:, :listed]) + self.config.weight * own_NK

@@ -27,6 +27,7 @@ class WordMethod(Method):
 
     uses_gpu = False
     late_imports = ("sklearn.feature_extraction.text", "sparse_dot_topn")
+    searched: ClassVar[str] = "labels"  # the matrix [V, M] of the texts that a query is multiplied with
 
     def vectorizer(self, vocabulary: list[str] | None = None) -> Any:
         """A vectorizer of scikit-learn, with the vocabulary of one that was fitted."""
@@ -56,6 +57,12 @@ class WordMethod(Method):
     def predict(self, texts: data.Texts, k: int) -> Predictions:
         return answers(texts, lambda chunk: self.best_labels(scipy.sparse.csr_array(self.words.transform(chunk)), k))
 
+    def predict_charged(self, texts: data.Texts, k: int, run: Run) -> Predictions:
+        """Two operations for each word that a query and a searched text share."""
+        words_NV = scipy.sparse.csr_array(self.words.transform(list(texts)))
+        run.ledger.scoring_flops += 2 * int(np.diff(self.matrices[self.searched].indptr)[words_NV.indices].sum())
+        return super().predict_charged(texts, k, run)
+
     def save(self, directory: Path) -> None:
         save_words(self.words, directory)
         for name, matrix in self.matrices.items():
@@ -74,6 +81,7 @@ class NearestNeighbours(WordMethod):
     name = "tfidf-nn"
     info = MethodInfo(summary="labels of the nearest training queries by TF-IDF")
     counted: ClassVar = {"neighbours": ("queries",)}
+    searched: ClassVar[str] = "queries"
 
     class Config(WordMethod.Config):
         neighbours: int = Field(20, gt=0, description="nearest training queries")
