@@ -9,7 +9,7 @@ among themselves.
 
     python benchmarks/claims.py --data DIRECTORY                    # from accepted records: leaderboard/claims.yaml
     python benchmarks/claims.py --data DIRECTORY --store results    # from trials of `xmcbench run` of the suites
-    python benchmarks/claims_document.py                            # from that file: docs/claims.md and its figure
+    python benchmarks/findings.py                                   # from that file: docs/claims.md and its figure
 """
 
 from __future__ import annotations

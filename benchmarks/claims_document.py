@@ -1,52 +1,77 @@
-"""`docs/claims.md` and its figure, from `leaderboard/claims.yaml` alone: nothing of either is written by hand.
-
-python benchmarks/claims_document.py
-"""
+"""What docs/claims.md says of the papers' claims, and its figure, from `leaderboard/claims.yaml` alone."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.claims import FINDINGS, Claim, ClaimFile, Column, Question, Regime, read_claims
 from xmcbench.reporting.curated import dataset_facts
 from xmcbench.reporting.plots import PAGE, drawing, legend_below, plain, series
 from xmcbench.reporting.published import PublishedRow, published_rows
 
-DOCS = Path(__file__).parents[1] / "docs"
-DOCUMENT, FIGURE = DOCS / "claims.md", DOCS / "pictures" / "claims.svg"
-HEADER = "<!-- Written by benchmarks/claims_document.py. -->\n# Claims of the papers\n"
-RULES = """
-![A row for each claim, an interval for each regime](pictures/claims.svg)
-
-A claim is that one row of a paper's table beats another. All columns printed for both are compared, in two regimes or
-more: made data, and titles of the Tate collection. *Seen*: every column has the paper's sign, significantly; *in part*:
-some have; *not seen*: none has, and one has the other sign; *undecided*: none is significant. Columns whose sign
-differs between the paper's datasets do not count. *Reproduced* and *contradicted* are kept for the paper's dataset,
-encoder and length of training.
-
-`benchmarks/claims.yaml` fixed claims, settings, five seeds and metrics before the trials ran. Intervals are over
-queries and seeds ([the rule](analysis.md#when-two-configurations-differ)). Bold: significant after Holm's correction
-for all claims and regimes of a metric. Tuned on held-out queries were the rates of the one-vs-all classifier's rows and
-of the static encoder, and on made data batches and rates of DEXML and the classifier where these are compared.
-
-```sh
-python benchmarks/claims.py --data DIRECTORY && python benchmarks/claims_document.py
-```
-"""
 BREAK = "<br>"  # within a cell
 IN_EVERY_REGIME = {"Seen": {"seen"}, "Not seen": {"not seen"}, "Undecided": {"undecided"}}
 
 
-def document(file: ClaimFile, published: Sequence[PublishedRow]) -> str:
-    """The whole document."""
-    lines = [HEADER, *summary(file), RULES, "## Every claim\n", f"{scales(file)}\n"]
-    lines += ["| claim | metrics | paper | here |", "| --- | --- | --- | --- |"]
-    lines += [claim_row(claim, published) for claim in file.claims]
-    lines += ["\n## Our own questions\n", "| question | metrics | here |", "| --- | --- | --- |"]
-    return "\n".join([*lines, *map(question_row, file.questions)]) + "\n"
+@dataclass(frozen=True)
+class Claims:
+    """What the document says of the claims."""
+
+    file: ClaimFile
+    published: Sequence[PublishedRow]
+
+    @property
+    def all(self) -> Sequence[Claim]:
+        return self.file.claims
+
+    @property
+    def asked(self) -> list[Claim]:
+        """Those that any trial was made for."""
+        return [own for own in self.all if any(regime.columns for regime in own.regimes)]
+
+    def found(self, *findings: str) -> list[Claim]:
+        """Those whose regimes found each of these, and nothing else."""
+        return [own for own in self.asked if {one.finding for one in own.regimes if one.columns} == set(findings)]
+
+    @property
+    def seeds(self) -> int:
+        """Of every setting."""
+        return len(next(regime.better_keys for own in self.asked for regime in own.regimes if regime.columns))
+
+    @property
+    def summary(self) -> str:
+        return "\n".join(summary(self.file))
+
+    @property
+    def scales(self) -> str:
+        return scales(self.file)
+
+    @property
+    def table(self) -> str:
+        """A row for each claim."""
+        rows = (claim_row(claim, self.published) for claim in self.file.claims)
+        return "\n".join(["| claim | metrics | paper | here |", "| --- | --- | --- | --- |", *rows])
+
+    @property
+    def questions(self) -> str:
+        """A row for each question of our own."""
+        return "\n".join(
+            ["| question | metrics | here |", "| --- | --- | --- |", *map(question_row, self.file.questions)]
+        )
+
+    def draw(self, path: Path) -> None:
+        """The figure."""
+        forest(self.file.claims, self.published, path)
+
+
+@cache
+def written_claims() -> Claims:
+    """Those of `leaderboard/claims.yaml`."""
+    return Claims(read_claims(), published_rows())
 
 
 def scales(file: ClaimFile) -> str:
@@ -183,10 +208,3 @@ def forest(claims: Sequence[Claim], published: Sequence[PublishedRow], path: Pat
 def _of_claims(dataset: str) -> str:
     """All data that are made count as one regime."""
     return MADE if dataset_facts(dataset).made else dataset
-
-
-if __name__ == "__main__":
-    with atomic_write(DOCUMENT) as out:
-        out.write(document(claims := read_claims(), rows := published_rows()).encode())
-    forest(claims.claims, rows, FIGURE)
-    print(f"{DOCUMENT}, {FIGURE}")

@@ -23,6 +23,7 @@ from textwrap import fill
 from typing import Any
 
 import jinja2
+from claims_document import written_claims
 from findings_tables import CHANGE, OLDER, SHARES, along, encoders, listed, moved, rivals, summary, table, words_read
 from jinja2.runtime import Context, Macro
 from studies import EQUAL, LATE, STUDIES, Board, Boards, Gap, Method
@@ -31,7 +32,6 @@ from words import FORMATS, best, clauses, correlations, cut, everywhere, joined,
 from xmcbench.data import find_source
 from xmcbench.errors import XMCBenchError, suggest
 from xmcbench.evaluation.bootstrap import LEVEL
-from xmcbench.reporting.claims import Claim, read_claims
 from xmcbench.reporting.curated import dataset_facts
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -85,7 +85,7 @@ class Statements(jinja2.Environment):
             "summary": lambda: summary(boards),
             "ended_early": [own for board in boards.main for own in board.ended_early],
             "dataset": Sizes,
-            "claims": Claims(),
+            "claims": written_claims(),
             "level": f"{100 * LEVEL:.0f} %",
             "equal_within": f"{100 * EQUAL:g}",
             "older_mark": OLDER,
@@ -174,7 +174,8 @@ def flowed(text: str) -> str:
     if not rest:
         return f"{made}\n"
     code, end, after = rest[0].partition("\n```\n")
-    return f"{made}\n```{code}{end}{flowed(after) if after else ''}".rstrip("\n") + "\n"
+    blank = "\n" if after.startswith("\n") else ""
+    return f"{made}\n```{code}{end}{blank}{flowed(after) if after.strip() else ''}".rstrip("\n") + "\n"
 
 
 def _paragraphs(prose: str) -> list[str]:
@@ -206,19 +207,3 @@ class Sizes:
         self.train, self.test, self.labels = (
             getattr(facts, size) or getattr(draft, size, None) for size in ("num_train", "num_test", "num_labels")
         )
-
-
-class Claims:
-    """The papers' claims, by what their trials show."""
-
-    def __init__(self) -> None:
-        self.all = read_claims().claims
-
-    @property
-    def asked(self) -> list[Claim]:
-        """Those that any trial was made for."""
-        return [own for own in self.all if any(regime.columns for regime in own.regimes)]
-
-    def found(self, *findings: str) -> list[Claim]:
-        """Those of which all trials together found exactly this."""
-        return [own for own in self.asked if {one.finding for one in own.regimes if one.columns} == set(findings)]

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from claims_document import written_claims
 from documents import SHOWN, TEMPLATES, Statements, flowed
 from findings_figures import DRAWN
 from hand_written import typed
@@ -55,6 +56,7 @@ DOCUMENTS = (
     FOUND,
     Document("findings.md.jinja", "docs/findings.md"),
     Document("results.md.jinja", "docs/results.md"),
+    Document("claims.md.jinja", "docs/claims.md"),
     Document("budgets.md.jinja", "docs/budgets.md", "<!-- benchmarks/templates/budgets.md.jinja -->"),
     Document("findings.yaml.jinja", "leaderboard/findings.yaml"),
 )
@@ -94,6 +96,8 @@ def draw(boards: Boards, out: Path) -> list[Path]:
             path = out / f"findings-{study.name}-{figure}.svg"
             DRAWN[figure](list(boards[study]), study, path)
             drawn.append(path)
+    drawn.append(out / "claims.svg")
+    written_claims().draw(drawn[-1])
     return drawn
 
 

@@ -239,10 +239,10 @@ def test_trials_of_older_code_are_marked_and_never_averaged_with_newer_ones(boar
 
 def test_paragraphs_are_filled_and_the_rest_stays() -> None:
     long = "word " * 40
-    text = f"# T\n\n{long}\nend\n- {long}\n  end\n- b\n\n\n| a | b |\n| - | - |\n\n```sh\na\nb\n```\n"
+    text = f"# T\n\n{long}\nend\n- {long}\n  end\n- b\n\n\n| a | b |\n| - | - |\n\n```sh\na\nb\n```\n\n# U\n"
     made = flowed(text)
     assert max(map(len, made.splitlines())) <= 120
     assert "word end\n- word" in made
     assert "\n  " in made
-    assert made.endswith("- b\n\n| a | b |\n| - | - |\n\n```sh\na\nb\n```\n")
+    assert made.endswith("- b\n\n| a | b |\n| - | - |\n\n```sh\na\nb\n```\n\n# U\n")
     assert flowed(made) == made

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import claims
-import claims_document
 import pytest
 import yaml
 from fakes.bench import Bench
@@ -222,10 +221,8 @@ def test_written_differences_follow_from_accepted_records() -> None:
             assert regime.finding == claims.finding(regime.columns, papers)
 
 
-def test_the_document_is_generated_and_short() -> None:
-    made = claims_document.document(read_claims(), published_rows())
-    assert made == (ROOT / "docs" / "claims.md").read_text(encoding="utf-8"), "run benchmarks/claims_document.py"
-    prose = [line for line in made.splitlines() if not line.startswith("|")]
+def test_the_document_is_short() -> None:
+    prose = [line for line in (ROOT / "docs" / "claims.md").read_text().splitlines() if not line.startswith("|")]
     assert len(" ".join(prose).split()) <= 400
 
 
