@@ -17,6 +17,7 @@ from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
+from warnings import warn_explicit
 
 from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.reporting import leaderboard_text, ranked_groups
@@ -31,7 +32,6 @@ from xmcbench.runs.terminal import width
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
     from xmcbench.evaluation.evaluator import Scores
-    from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
 
@@ -98,9 +98,13 @@ class Picture:
 
 @dataclass(frozen=True, repr=False)
 class Scored(_Printed):
-    """Metrics of predictions, fractions by name, with their 95 % intervals over test queries."""
+    """Metrics of predictions, fractions by name, with their 95 % intervals over test queries.
+
+    `warnings` are sentences: what is plausible in the predictions, and may be wrong all the same.
+    """
 
     scores: Scores
+    warnings: tuple[str, ...] = ()
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -221,30 +225,37 @@ def leaderboard(
     return replace(board, short=overview)
 
 
-def score(
-    predictions: Path | str | Predictions,
-    truth: Dataset | str,
-    *,
-    metrics: Names = (),
-    data: Path | str = "data",
-) -> Scored:
-    """Metrics of predictions for the test queries of a dataset.
+def score(predictions: Any, truth: Dataset | str, *, metrics: Names = (), data: Path | str = "data") -> Scored:
+    """Metrics of predictions for the test queries of a dataset, in their order.
 
-    `predictions` is a file that `xmcbench score` reads, or `Predictions` in the order of the test queries; `truth` is a
-    dataset or its name. Raises `XMCBenchError` where they do not fit each other.
+    `predictions` is the path of a file that `xmcbench score` reads, or `Predictions`; a matrix of scores [queries,
+    labels] of numpy, scipy.sparse, torch or pandas; ranked labels `(indices, scores)`; a list with the ranked labels
+    or `{label: score}` of each query; or a data frame with the columns query, label and score. `truth` is a dataset or
+    its name.
+
+    What may be wrong is in the result's `warnings`, and warned of as `UserWarning`. Raises `XMCBenchError` where
+    predictions and dataset do not fit each other.
     """
-    from xmcbench.data import load
+    from xmcbench.data import Dataset, load
     from xmcbench.evaluation import DEFAULT_METRICS, check_predictions, find_evaluators
-    from xmcbench.evaluation.evaluator import score_predictions
-    from xmcbench.evaluation.imported import import_predictions
+    from xmcbench.evaluation.imported import import_predictions, score_checked
+    from xmcbench.reporting.doubts import doubt_text
+    from xmcbench.trial.predictions import Predictions
 
-    dataset = load(truth, data_dir=Path(data)) if isinstance(truth, str) else truth
+    dataset = load(truth, data_dir=data) if isinstance(truth, str) else truth
+    if not isinstance(dataset, Dataset):
+        raise XMCBenchError(f"truth: found {type(truth).__name__}, expected a dataset (xb.load) or its name")
     names = _names(metrics) or list(DEFAULT_METRICS)
     evaluators = find_evaluators(names, "metrics")
-    if isinstance(predictions, Path | str):
-        return Scored(import_predictions(Path(predictions), dataset, names, evaluators).scores)
-    check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
-    return Scored(score_predictions(predictions, dataset, names, evaluators))
+    if isinstance(predictions, Predictions):
+        check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
+        imported = score_checked(predictions, dataset, names, evaluators)
+    else:
+        imported = import_predictions(predictions, dataset, names, evaluators)
+    texts = tuple(map(doubt_text, imported.doubts))
+    for text in texts:
+        warn_explicit(text, UserWarning, "xmcbench.score", 0)  # the place of the call says nothing in a notebook
+    return Scored(imported.scores, texts)
 
 
 def _board(

@@ -16,9 +16,11 @@ import scipy.sparse as sp
 
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation import drop_ignored, rank
-from xmcbench.evaluation.imported import find_warnings, read_entries
-from xmcbench.trial.predictions import Predictions
+from xmcbench.evaluation import check_predictions, drop_ignored, rank
+from xmcbench.evaluation.doubts import DoubtKind, Move, find_doubts
+from xmcbench.evaluation.entries import Ranked
+from xmcbench.evaluation.prediction_files import read_entries
+from xmcbench.reporting.doubts import doubt_text
 
 QUERIES, LABELS, K = 30, 50, 8
 
@@ -55,6 +57,39 @@ def write_rows(path: Path, i: np.ndarray, s: np.ndarray) -> None:
     np.savez_compressed(path, indices=i, scores=s)
 
 
+def write_fortran(path: Path, i: np.ndarray, s: np.ndarray) -> None:
+    np.savez(path, indices=np.asfortranarray(i.astype(np.int64)), scores=np.asfortranarray(s.astype(np.float64)))
+
+
+def write_csc(path: Path, i: np.ndarray, s: np.ndarray) -> None:
+    sp.save_npz(path, csr(i, s).tocsc())
+
+
+def write_coo(path: Path, i: np.ndarray, s: np.ndarray) -> None:
+    matrix = csr(i, s).tocoo()
+    order = np.random.default_rng(0).permutation(matrix.nnz)
+    parts = (matrix.data[order], (matrix.row[order], matrix.col[order]))
+    sp.save_npz(path, sp.coo_matrix(parts, shape=matrix.shape))
+
+
+def write_dense(path: Path, i: np.ndarray, s: np.ndarray) -> None:
+    scores = np.full((QUERIES, LABELS), -np.inf)
+    rows, columns = np.nonzero(i >= 0)
+    scores[rows, i[rows, columns]] = s[rows, columns]
+    with path.open("wb") as file:
+        np.save(file, np.asfortranarray(scores))
+
+
+def write_run(path: Path, i: np.ndarray, s: np.ndarray) -> None:
+    lines = [
+        f"{query} Q0 {label} {rank} {score!r} mine"
+        for query in range(QUERIES)
+        for rank, (label, score) in enumerate(zip(i[query].tolist(), s[query].tolist(), strict=True), start=1)
+        if label >= 0
+    ]
+    path.write_text("\n".join(np.random.default_rng(0).permutation(lines)) + "\n")
+
+
 def write_sparse(path: Path, i: np.ndarray, s: np.ndarray) -> None:
     path.write_text("\n".join([f"{QUERIES} {LABELS}", *lines(i, s)]) + "\n")
 
@@ -78,7 +113,10 @@ def write_flat(path: Path, i: np.ndarray, s: np.ndarray) -> None:
     pq.write_table(pa.table({"query": rows, "label": i[rows, columns], "score": s[rows, columns]}), path)
 
 
-WRITERS = [write_csr, write_rows, write_sparse, write_lines, write_lists, write_flat]
+WRITERS = [
+    write_csr, write_csc, write_coo, write_rows, write_fortran, write_dense, write_run, write_sparse, write_lines,
+    write_lists, write_flat,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("write", WRITERS)
@@ -86,7 +124,7 @@ def test_every_layout_gives_the_same_ranking(write: Callable[..., None], made: t
     path = tmp_path / "predictions.npz"  # the layout is known from the content, not from the name
     write(path, *made)
     for k in (3, K, K + 2):
-        ranked = read_entries(path, QUERIES, LABELS).ranked(k)
+        ranked = read_entries(path, QUERIES, LABELS).ranked(k).predictions()
         assert (ranked.indices[:, :K] == made[0][:, :k]).all()
         assert (ranked.scores[:, :K] == made[1][:, :k]).all()
         assert (ranked.indices[:, K:] == -1).all()
@@ -191,27 +229,140 @@ def test_no_damage_gives_a_traceback(write: Callable[..., None], made: tuple, tm
     assert all(line.startswith(str(path)) and "\n" not in line for line in told)
 
 
-def small_dataset(ignored: list[tuple[int, int]]) -> Dataset:
-    targets = sp.csr_array(np.eye(8, dtype=np.float32))
-    none = sp.csr_array((8, 8), dtype=np.float32)
-    ignore = sp.csr_array((np.ones(len(ignored), np.float32), tuple(np.array(ignored).reshape(-1, 2).T)), shape=(8, 8))
-    card = DatasetCard(name="eye", num_train=8, num_test=8, num_labels=8, content_hash="c")
-    split = Split(list("abcdefgh"), targets)
-    return Dataset(card, split, split, list("abcdefgh"), none, ignore)
+def eye(size: int = 8, ignored: list[tuple[int, int]] | None = None, drawn: bool = False) -> Dataset:
+    """A dataset whose test query i has the label i, or a `drawn` one; no two have the same."""
+    true = np.random.default_rng(7).permutation(size) if drawn else np.arange(size)
+    places = tuple(np.array(ignored or [], np.int64).reshape(-1, 2).T)
+    ignore = sp.csr_array((np.ones(len(ignored or []), np.float32), places), shape=(size, size))
+    card = DatasetCard(name="eye", num_train=size, num_test=size, num_labels=size, content_hash="c")
+    texts = [str(i) for i in range(size)]
+    split = Split(texts, sp.csr_array(np.eye(size, dtype=np.float32)[true]))
+    return Dataset(card, split, split, texts, sp.csr_array((size, size), dtype=np.float32), ignore)
 
 
-def warnings(indices: np.ndarray, scores: np.ndarray, ignored: list[tuple[int, int]] | None = None) -> str:
-    dataset = small_dataset(ignored or [])
-    ranked = Predictions(indices.astype(np.int32), scores.astype(np.float32))
-    return "\n".join(find_warnings(ranked, drop_ignored(ranked, dataset.ignore_test, 8), dataset))
+def doubts(labels: np.ndarray, scores: np.ndarray, dataset: Dataset | None = None, ordered: bool = False) -> str:
+    dataset = dataset or eye()
+    ranked = Ranked(labels.astype(np.int32), scores.astype(np.float64), ordered)
+    kept = drop_ignored(ranked.predictions(), dataset.ignore_test, 8)
+    return "\n".join(doubt_text(doubt) for doubt in find_doubts(ranked, kept, dataset))
 
 
 def test_doubts_are_told_and_good_predictions_raise_none() -> None:
     best_first = (np.arange(8)[:, None] + np.arange(6)) % 8
     falling = np.tile(-np.arange(6.0), (8, 1))
-    assert warnings(best_first, falling) == ""
+    assert doubts(best_first, falling) == ""
     short = np.where(np.arange(6) < 2, best_first, -1)
-    assert "1 predicted pairs are filtered" in warnings(best_first, falling, [(2, 3)])
-    assert "8 of 8 queries have fewer than 5 labels" in warnings(short, falling)
-    assert "8 of 8 queries have equal scores at ranks 5 and 6" in warnings(np.sort(best_first), np.zeros((8, 6)))
-    assert "order" in warnings(np.roll(best_first[:, :1], 1, 0), falling[:, :1])
+    assert "1 predicted pairs are filtered" in doubts(best_first, falling, eye(8, [(2, 3)]))
+    assert "8 of 8 queries have fewer than 5 labels" in doubts(short, falling)
+    assert "8 of 8 queries have equal scores at ranks" in doubts(np.sort(best_first), np.zeros((8, 6)))
+    rounded = doubts(best_first, falling * 1e-12 + 1)
+    assert "8 of 8 queries have scores" in rounded
+    assert "equal" not in rounded
+    assert "contradict the scores" in doubts(best_first, -falling, ordered=True)
+
+
+PERMUTED = {
+    "shuffled": lambda rows: rows[np.random.default_rng(1).permutation(len(rows))],
+    "halves swapped": lambda rows: np.roll(rows, len(rows) // 2, axis=0),
+    "sorted by another key": lambda rows: rows[np.argsort(np.arange(len(rows)) % 7, kind="stable")],
+    "labels renumbered": lambda rows: np.random.default_rng(2).permutation(200)[rows],
+}
+MOVED = {
+    Move.ROWS_UP: lambda rows: np.roll(rows, -1, axis=0),
+    Move.ROWS_DOWN: lambda rows: np.roll(rows, 1, axis=0),
+    Move.ROWS_REVERSED: lambda rows: rows[::-1],
+    Move.LABELS_FROM_1: lambda rows: np.minimum(rows + 1, 199),
+}
+
+
+def right_answers() -> np.ndarray:
+    """Six labels of each query of `eye(200, drawn=True)`, of which the first is true."""
+    true = np.argmax(eye(200, drawn=True).test.targets.toarray(), axis=1)
+    rng = np.random.default_rng(8)
+    return np.stack([[label, *rng.choice(np.delete(np.arange(200), label), 5, replace=False)] for label in true])
+
+
+def kinds_of_order(labels: np.ndarray) -> list[tuple[DoubtKind, Move | None]]:
+    scores = np.tile(-np.arange(labels.shape[1], dtype=float), (len(labels), 1))
+    ranked = Ranked(labels.astype(np.int32), scores, ordered=True)
+    found = find_doubts(ranked, ranked.predictions(), eye(200, drawn=True))
+    return [(doubt.kind, doubt.move) for doubt in found if doubt.kind in (DoubtKind.ORDER, DoubtKind.MOVED)]
+
+
+@pytest.mark.parametrize("change", PERMUTED)
+def test_rows_in_any_other_order_are_noticed(change: str) -> None:
+    assert kinds_of_order(right_answers()) == []
+    assert kinds_of_order(PERMUTED[change](right_answers())) == [(DoubtKind.ORDER, None)]
+
+
+@pytest.mark.parametrize("move", MOVED)
+def test_a_mistake_of_numbering_is_named(move: Move) -> None:
+    assert kinds_of_order(MOVED[move](right_answers())) == [(DoubtKind.MOVED, move)]
+
+
+def test_the_same_answer_to_every_query_has_no_order() -> None:
+    assert kinds_of_order(np.tile(np.arange(6), (200, 1))) == []
+
+
+@pytest.mark.parametrize("step", [1e-9, 1e-12, 0.0])
+@pytest.mark.parametrize("write", [write_rows, write_fortran, write_lists])
+def test_a_ranked_file_is_ranked_as_it_is_ordered(write: Callable[..., None], step: float, tmp_path: Path) -> None:
+    """Scores that are ties in float32, best first, in an order that is not that of the labels."""
+    labels = np.stack([np.random.default_rng(i).permutation(LABELS)[:K] for i in range(QUERIES)])
+    scores = np.tile(0.7 - step * np.arange(K), (QUERIES, 1))
+    write(tmp_path / "p.npz", labels, scores)
+    ranked = read_entries(tmp_path / "p.npz", QUERIES, LABELS).ranked(K)
+    assert (ranked.labels_TK == labels).all()
+    kept = ranked.predictions()
+    assert (kept.indices == labels).all()
+    check_predictions(kept, QUERIES, LABELS)
+    np.testing.assert_allclose(kept.scores, scores, rtol=1e-6)
+    assert ranked.ties((1, 3, 5)) == ((0, QUERIES) if step else (QUERIES, 0))
+
+
+def test_a_matrix_of_float64_ranks_by_the_exact_scores(tmp_path: Path) -> None:
+    labels = np.stack([np.random.default_rng(i).permutation(LABELS)[:K] for i in range(QUERIES)])
+    write_csr(tmp_path / "p.npz", labels, np.tile(0.7 - 1e-9 * np.arange(K), (QUERIES, 1)))
+    kept = read_entries(tmp_path / "p.npz", QUERIES, LABELS).ranked(K).predictions()
+    assert (kept.indices == labels).all()
+    check_predictions(kept, QUERIES, LABELS)
+
+
+def test_whole_numbers_are_scores(made: tuple, tmp_path: Path) -> None:
+    write_rows(tmp_path / "p.npz", made[0], (made[1] * 8).astype(np.int32) * (made[0] >= 0))
+    assert (read_entries(tmp_path / "p.npz", QUERIES, LABELS).ranked(K).labels_TK == made[0]).all()
+
+
+def test_a_matrix_of_ranked_labels_is_ranked_so(made: tuple, tmp_path: Path) -> None:
+    with (tmp_path / "p.npy").open("wb") as file:
+        np.save(file, made[0])
+    assert (read_entries(tmp_path / "p.npy", QUERIES, LABELS).ranked(K).labels_TK == made[0]).all()
+
+
+def test_a_run_ranks_by_its_ranks_and_not_by_its_scores(tmp_path: Path) -> None:
+    order = list(enumerate((1, 4, 3)))
+    lines = [f"{query}\tQ0\t{label}\t{rank}\t{label / 100}\tx" for query in range(3) for rank, label in order]
+    (tmp_path / "run.trec").write_text("\n".join(lines))
+    ranked = read_entries(tmp_path / "run.trec", 3, 5).ranked(3)
+    assert ranked.labels_TK.tolist() == [[1, 4, 3]] * 3
+    assert ranked.predictions().indices.tolist() == [[1, 4, 3]] * 3
+    check_predictions(ranked.predictions(), 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("q1 Q0 1 1 0.5 x", "expected numbers of test queries and labels"),
+        ("0 Q0 d7 1 0.5 x", "expected numbers of test queries and labels"),
+        ("3 Q0 1 1 0.5 x", "found query 3, expected 0 to 2"),
+        ("0 Q0 9 1 0.5 x", "query 0: found label 9, expected 0 to 4"),
+        ("0 Q0 1.5 1 0.5 x", "expected whole numbers"),
+        ("0 Q0 1 1 0.5 x\n0 Q0 2 1 0.4 x", "query 0: found the rank 1 twice"),
+        ("0 Q0 1 1 0.5 x\n0 Q0 2 0.4 x", "line 2: found 5 fields"),
+        ("0 Q0 1 1 nan x", "not a finite number"),
+    ],
+)
+def test_a_run_that_does_not_fit_is_one_line(line: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "run.trec").write_text(line + "\n")
+    with pytest.raises(XMCBenchError, match=message):
+        read_entries(tmp_path / "run.trec", 3, 5)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 def score(
     predictions: Annotated[
-        Path, Argument(help="npz (CSR, or indices and scores), sparse text, label:score lines, or Parquet.")
+        Path,
+        Argument(
+            help="npz (a sparse matrix, or indices and scores), npy, text of label:score, a TREC run, or Parquet."
+        ),
     ],
     dataset: Annotated[
         str,
@@ -42,6 +45,7 @@ def score(
     from xmcbench.evaluation.evaluator import repeated_metrics
     from xmcbench.evaluation.imported import METHOD, Origin, import_predictions, write_unbudgeted
     from xmcbench.reporting.describe import scores_table
+    from xmcbench.reporting.doubts import doubt_text
     from xmcbench.trial.store import Store
 
     names = names_in(metrics) or list(DEFAULT_METRICS)
@@ -56,8 +60,8 @@ def score(
     label = name or predictions.name.partition(".")[0]
     echo(f"{label} on {dataset}, {len(imported.predictions):,} test queries, per cent")
     echo(scores_table(imported.scores))
-    for warning in imported.warnings:
-        echo(f"warning: {warning}", err=True)
+    for doubt in imported.doubts:
+        echo(f"warning: {doubt_text(doubt)}", err=True)
     if store is not None:
         place, origin = Store(store), Origin(METHOD, file=predictions.name)
         record = write_unbudgeted(place, loaded, label, origin, imported.predictions, imported.scores)

@@ -44,12 +44,14 @@ def default_cache_dir() -> Path:
         raise XMCBenchError(reason) from None
 
 
-def find_source(name: str, data_dir: Path | None = None) -> Source:
+def find_source(name: str, data_dir: Path | str | None = None) -> Source:
     """The registered source `name`, a member of a registered family, or the folder `name` of the data directory.
 
     `NAME+TRACK` is the dataset that a track makes of NAME.
     """
-    data_dir = data_dir or default_data_dir()
+    if not isinstance(name, str):
+        raise XMCBenchError(f"dataset: found {type(name).__name__}, expected a name")
+    data_dir = Path(data_dir or default_data_dir())
     first, mark, track = name.rpartition(MARK)
     if mark and not is_dataset(data_dir / name):
         return derived_source(find_source(first, data_dir), track)
@@ -84,7 +86,7 @@ def dataset_name(entry: Mapping[str, Any]) -> str:
     return full
 
 
-def load(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> Dataset:
+def load(name: str, data_dir: Path | str | None = None, cache_dir: Path | str | None = None) -> Dataset:
     """The dataset `name`, texts and matrices memory-mapped from its prepared copy; its card holds the content hash.
 
     A missing copy is made from the source; a damaged one is made again, with a warning.
@@ -104,7 +106,7 @@ def load(name: str, data_dir: Path | None = None, cache_dir: Path | None = None)
         raise XMCBenchError(f"{directory}: cannot be written ({error.strerror or error})") from error
 
 
-def load_card(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> DatasetCard:
+def load_card(name: str, data_dir: Path | str | None = None, cache_dir: Path | str | None = None) -> DatasetCard:
     """The card of the dataset `name`, with its content hash. Of a copy only card and statistics are checked."""
     *_, directory = _places(name, data_dir, cache_dir)
     with suppress(DamagedFolder):
@@ -119,13 +121,13 @@ def prepared_copies(name: str) -> list[Path]:
     return sorted((default_cache_dir() / "datasets").glob(pattern))
 
 
-def _places(name: str, data_dir: Path | None, cache_dir: Path | None) -> tuple[Source, Path, Path]:
+def _places(name: str, data_dir: Path | str | None, cache_dir: Path | str | None) -> tuple[Source, Path, Path]:
     """The source of a dataset, the folder of its data and the folder of its prepared copy."""
-    data_dir = data_dir or default_data_dir()
+    data_dir = Path(data_dir or default_data_dir())
     source = find_source(name, data_dir)
     if message := source.missing(data_dir):
         raise XMCBenchError(message)
-    return source, data_dir, prepared_directory(source, data_dir, cache_dir or default_cache_dir())
+    return source, data_dir, prepared_directory(source, data_dir, Path(cache_dir or default_cache_dir()))
 
 
 def prepared_directory(source: Source, data_dir: Path, cache_dir: Path) -> Path:

@@ -11,8 +11,8 @@ from .evaluator import (
     truth_hash,
 )
 from .fusion import MAX_PARTS, Fusion, fit_fusion, restore_fusion
-from .imported import read_predictions
 from .metrics import Hits, MetricTerms, find_hits, inverse_propensity
+from .prediction_files import read_predictions
 from .ranking import InvalidPredictions, check_metrics, check_predictions, drop_ignored, rank, rank_sparse
 
 __all__ = [
