@@ -34,8 +34,13 @@ def on_workers(size: int, function: Callable[..., T], *args: Any) -> list[T]:
     """What `function(workers, *args)` returned on each of `size` workers; it and `args` are of modules."""
     with tempfile.TemporaryDirectory() as directory:
         rendezvous = f"file://{Path(directory) / 'rendezvous'}"
-        futures = [_processes().submit(_join, rendezvous, rank, size, function, args) for rank in range(size)]
-        return [future.result(PATIENCE.total_seconds() * 2) for future in futures]
+        return in_processes([(_join, rendezvous, rank, size, function, args) for rank in range(size)])
+
+
+def in_processes(calls: list[tuple[Any, ...]]) -> list[Any]:
+    """What these functions, each with its arguments, returned in a process each, all at the same time."""
+    futures = [_processes().submit(*call) for call in calls]
+    return [future.result(PATIENCE.total_seconds() * 2) for future in futures]
 
 
 def _join(rendezvous: str, rank: int, size: int, function: Callable[..., T], args: tuple[Any, ...]) -> T:

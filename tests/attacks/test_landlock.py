@@ -12,11 +12,13 @@ import pytest
 from fakes import install_own
 from fakes.bench import Bench
 
+from xmcbench.runs.file_guard import CACHE_VARIABLES
 from xmcbench.runs.landlock import folders_above, forbid_reading
 from xmcbench.trial.record import Status
 
 PLUGIN = """
 import subprocess
+from pathlib import Path
 from xmcbench import hookimpl
 from xmcbench_fakes import Ok
 
@@ -36,8 +38,21 @@ class Writer(Ok):
             (folder / "one").rename(run.checkpoint / "two")
             assert (run.checkpoint / "two").read_text() == "mine"
 
+class Compiler(Ok):
+    name = "compiler"
+    class Config(Ok.Config):
+        folders: tuple[str, ...] = ()
+    def fit(self, train, run):
+        super().fit(train, run)
+        for name in self.config.folders:
+            kernel = Path.home() / name / "kernels" / "one"
+            kernel.parent.mkdir(parents=True)
+            kernel.write_text("compiled")
+            assert kernel.read_text() == "compiled"
+
 @hookimpl
 def register_methods(register):
+    register(Compiler)
     register(Copier)
     register(Writer)
 """
@@ -133,6 +148,25 @@ def test_folders_that_grow_are_not_restricted(guarded: Bench, monkeypatch: pytes
     record = guarded.run(guarded.suite(["fake-ok"]))["ok"]
     assert record.provenance["checks"]["test files"] == "audit hook"
     assert os.environ["TMPDIR"] == str(guarded.root)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_compilers_keep_what_they_compile_in_the_home(
+    guarded: Bench, monkeypatch: pytest.MonkeyPatch, named: bool
+) -> None:
+    """Also where the datasets lie in the home, and the folders were not there before."""
+    monkeypatch.setenv("HOME", str(guarded.root))
+    for variable in ("XDG_CACHE_HOME", *CACHE_VARIABLES):
+        monkeypatch.delenv(variable, raising=False)
+    folders = [".nv", ".cupy", ".triton"] + [f".cache/{name}" for name in ("torch", "torch_extensions", "numba")]
+    (guarded.root / ".cache").mkdir()
+    if named:
+        folders = [f"own-{name}" for name in CACHE_VARIABLES]
+        for variable, folder in zip(CACHE_VARIABLES, folders, strict=True):
+            monkeypatch.setenv(variable, str(guarded.root / folder))
+    record = guarded.run(guarded.suite({"c": {"method": "compiler", "folders": folders}}))["c"]
+    assert record.status is Status.OK, record.failure
+    assert record.provenance["checks"]["test files"] == "Landlock, audit hook"
 
 
 def test_a_dataset_with_a_card_of_its_own_is_trained_on_and_predicted(guarded: Bench) -> None:

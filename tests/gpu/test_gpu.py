@@ -29,7 +29,6 @@ from xmcbench.engine.search.exact import ExactIndex
 from xmcbench.engine.tables.label_table import LabelTable
 from xmcbench.engine.tables.settings import TableConfig
 from xmcbench.engine.training.gradient_cache import SavedBytes
-from xmcbench.engine.workers import current_workers, joined
 
 from .places import DEVICE, needs_cuda, waits
 
@@ -142,15 +141,6 @@ def test_activations_are_counted() -> None:
     with saved:
         kept = layer(torch.randn(100, 64, device=DEVICE)).relu()
     assert saved.total >= kept.numel() * 4
-
-
-@needs_cuda
-def test_collectives_of_one_rank_over_nccl(tmp_path: Path) -> None:
-    with joined(0, 1, tmp_path / "rendezvous"):
-        assert torch.distributed.get_backend() == "nccl"
-        workers, rows_ND = current_workers(), torch.randn(5, 3, device=DEVICE)
-        assert torch.equal(workers.gather(rows_ND), rows_ND)
-        assert torch.equal(workers.sum(rows_ND), rows_ND)
 
 
 def num_waits(root: Path, **settings: Any) -> int:

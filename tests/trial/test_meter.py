@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -12,7 +14,7 @@ from typing import Any
 import pytest
 
 from xmcbench.trial.budget import Budget, Ledger
-from xmcbench.trial.meter import Meter, metering, uncharged_work
+from xmcbench.trial.meter import Meter, count_compilers, metering, uncharged_work
 
 STEPS, SECONDS = Budget(steps=5), Budget(device_seconds=10)
 CORES = os.cpu_count() or 1
@@ -68,6 +70,27 @@ def test_each_part_of_a_training_may_index_the_labels() -> None:
 
 def test_a_teachers_process_is_no_child_of_the_method() -> None:
     assert not why(STEPS, {"judge": 9.0}, calls=3, seconds=9.0, cpu_seconds=9.0, children_cpu_seconds=9.0)
+
+
+BURN = "sum(range(3 * 10**6))"
+
+
+def test_processes_that_compile_are_no_children_of_the_method() -> None:
+    """What a method starts beside them counts as before."""
+    import torch
+
+    def slow_backend(graph: Any, _: object) -> Any:
+        subprocess.run([sys.executable, "-c", BURN], check=True)
+        return graph
+
+    count_compilers()
+    with metering() as meter:
+        torch.compile(lambda x: x * 2, backend=slow_backend)(torch.ones(2))
+    assert meter.children_cpu_seconds > 0
+    assert meter.program_cpu_seconds == meter.children_cpu_seconds
+    with metering() as meter:
+        subprocess.run([sys.executable, "-c", BURN], check=True)
+    assert meter.program_cpu_seconds == 0 < meter.children_cpu_seconds
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux counts how long threads wait")

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -30,9 +30,14 @@ T = TypeVar("T")
 NAME = "audit hook"  # of this guard, for the record
 TEST_FILES = ("test", "ignore_test")  # how the names of a prepared copy's test files start
 ANNOTATIONS = ("train_targets", "ignore_train")  # the same for training annotations
-# What frameworks keep in a user's home; other files there would be shared by trials that have nothing in common.
-HOME_FOLDERS = (".cache/huggingface", ".cache/torch", ".triton")
-HOME_CACHES = (*HOME_FOLDERS, ".cache/matplotlib", ".config/matplotlib")
+# What frameworks, and compilers for GPUs, keep in a user's home, beside what they keep in the folder of caches; and the
+# variables that name other folders for it. Other files there would be shared by trials that have nothing in common.
+HOME_CACHES = (".config/matplotlib", ".cupy", ".nv", ".triton")
+CACHES = ("huggingface", "matplotlib", "numba", "torch", "torch_extensions")
+CACHE_VARIABLES = (
+    "CUDA_CACHE_PATH", "CUPY_CACHE_DIR", "HF_HOME", "MPLCONFIGDIR", "NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR",
+    "TORCH_EXTENSIONS_DIR", "TORCH_HOME", "TRITON_CACHE_DIR",
+)  # fmt: skip
 CACHE_FOLDERS = (ENVIRONMENTS, "tokenizers", "tokens")  # besides those of datasets
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
@@ -59,8 +64,7 @@ class Guard:
         if self.home == Path("/"):  # that of a process without a home of its own
             self.writable = None
         if self.writable is not None:
-            caches = [self.home / name for name in HOME_CACHES]
-            self.writable = [*(folder.resolve() for folder in self.writable), *caches]
+            self.writable = [folder.resolve() for folder in self.writable]
 
     def reads(self, path: Path) -> bool:
         """Whether the path is closed to the stage."""
@@ -115,6 +119,14 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 sys.addaudithook(_hook)  # once per process: Python cannot remove it
 
 
+def framework_caches() -> list[Path]:
+    """The folders in which frameworks and compilers keep what every process of the user may share."""
+    named = [Path(os.environ[name]) for name in CACHE_VARIABLES if os.environ.get(name)]
+    home = Path(os.environ.get("HOME", "/"))
+    within = Path(os.environ.get("XDG_CACHE_HOME") or home / ".cache")
+    return [*named, *(home / name for name in HOME_CACHES), *(within / name for name in CACHES)]
+
+
 class Sandbox:
     """Keeps the method of a trial from test files and the network, by stage, and lets the harness through.
 
@@ -124,6 +136,7 @@ class Sandbox:
     def __init__(self, job: Job, own_thread: bool) -> None:
         self._job, self._own_thread = job, own_thread
         self._unrestricted: ThreadPoolExecutor | None = None  # a thread that may read test files, where this may not
+        self._caches = framework_caches()  # before the method could name others
         self.checks: dict[str, str] = {}  # which checks of the contract were made, and how
 
     @cached_property
@@ -144,7 +157,8 @@ class Sandbox:
         self.checks["test files"] = f"{landlock.NAME}, {NAME}" if self._unrestricted else NAME
         self.checks["network"] = network.NAME
         # With --debug the process is the user's.
-        writable = (job.store, job.cache, job.data, Path(tempfile.gettempdir())) if self._own_thread else None
+        own = job.store, job.cache, job.data, Path(tempfile.gettempdir()), *self._caches
+        writable = own if self._own_thread else None
         with guarded(Guard(stage, folders, prepared, names, writable)), network.forbid_network():
             yield
 
@@ -159,10 +173,7 @@ class Sandbox:
         above = landlock.folders_above(test_files)
         if above & {Path(tempfile.gettempdir()).resolve(), self._job.store.resolve()}:
             return  # what is created there later could not be read
-        caches = [self._job.cache / name for name in CACHE_FOLDERS]
-        with suppress(RuntimeError):  # a user without a home folder
-            caches += [Path.home() / name for name in HOME_FOLDERS]
-        for folder in caches:
+        for folder in (*(self._job.cache / name for name in CACHE_FOLDERS), *self._caches):
             if folder.parent.resolve() in above:
                 folder.mkdir(exist_ok=True)
         unrestricted = ThreadPoolExecutor(1)

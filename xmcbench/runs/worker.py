@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import traceback
@@ -27,6 +28,9 @@ from xmcbench.trial.store import StoreError
 FAILED_EXIT = 1  # the trial failed, and its record says why
 DISK_FAULT_EXIT = 74  # EX_IOERR of sysexits.h
 PEER_LOST_EXIT = 75  # the peer's failure is recorded: it may still be writing it
+# What a `RuntimeError` says where memory was short: torch's on a CPU; CUDA's, also of pinned memory, Triton's, faiss's;
+# that of CUDA's libraries, whose handles and workspaces are memory; its driver's.
+OUT_OF_MEMORY = re.compile(r"DefaultCPUAllocator|out of memory|_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY")
 RENDEZVOUS = "rendezvous"  # file in a trial's directory over which its workers find each other
 
 
@@ -111,6 +115,7 @@ def _status(problem: BaseException) -> Status:
     if isinstance(problem, TooLargeError):
         return Status.TOO_LARGE
     names = {kind.__name__ for kind in type(problem).__mro__}
-    if isinstance(problem, MemoryError) or "OutOfMemoryError" in names or "DefaultCPUAllocator" in text_of(problem):
+    full = isinstance(problem, RuntimeError) and OUT_OF_MEMORY.search(text_of(problem))
+    if full or isinstance(problem, MemoryError) or "OutOfMemoryError" in names:
         return Status.OOM
     return Status.INVALID if isinstance(problem, InvalidPredictions) else Status.ERROR

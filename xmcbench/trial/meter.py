@@ -13,9 +13,10 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from time import perf_counter, process_time  # as they are before a method may change the module
 from typing import Any
@@ -103,6 +104,24 @@ def running_program() -> Iterator[None]:
     finally:
         if _meter is not None:
             _meter.program_cpu_seconds += max(0.0, children_cpu_seconds() - start)
+
+
+@cache
+def count_compilers() -> None:
+    """From now on count the processes that compile for torch as a program's: they read no texts."""
+    from torch._dynamo import callback
+
+    compiling: list[AbstractContextManager[None]] = []
+
+    def begin(*_: object) -> None:
+        compiling.append(running_program())
+        compiling[-1].__enter__()
+
+    def end(*_: object) -> None:
+        compiling.pop().__exit__(None, None, None)
+
+    callback.on_compile_start(begin)
+    callback.on_compile_end(end)
 
 
 def children_cpu_seconds() -> float:

@@ -29,7 +29,7 @@ from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.hub import local_files_only
 from xmcbench.files.network import allow_network
-from xmcbench.trial.meter import encoded, uncounted
+from xmcbench.trial.meter import count_compilers, encoded, uncounted
 
 # Transformers in which every token attends to every other one, through `scaled_dot_product_attention` on a GPU.
 FULL_ATTENTION = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
@@ -59,6 +59,7 @@ class TransformerEncoder(Encoder):
             enable = getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)
             enable({"use_reentrant": False, "context_fn": repeated})
         if config.compile:
+            count_compilers()
             # Torch's own draws, so that dropout is the same with a graph and without one.
             transformer.compile(dynamic=True, options={"fallback_random": True})
 
