@@ -24,10 +24,25 @@ from typing import Any
 
 import jinja2
 from claims_document import written_claims
-from findings_tables import CHANGE, OLDER, SHARES, along, encoders, listed, moved, rivals, summary, table, words_read
+from findings_tables import (
+    CHANGE,
+    OLDER,
+    SHARES,
+    along,
+    compared,
+    encoders,
+    heads,
+    listed,
+    moved,
+    rivals,
+    summary,
+    table,
+    under_tracks,
+    words_read,
+)
 from jinja2.runtime import Context, Macro
 from studies import EQUAL, LATE, STUDIES, Board, Boards, Gap, Method
-from words import FORMATS, best, clauses, correlations, cut, everywhere, joined, says, spread, weak
+from words import FORMATS, best, clauses, correlations, cut, everywhere, joined, says, spread, throughout, weak
 
 from xmcbench.data import find_source
 from xmcbench.errors import XMCBenchError, suggest
@@ -77,11 +92,26 @@ class Statements(jinja2.Environment):
         self.boards, self.problems = boards, list[str]()
         studies = {study.name.replace("-", "_"): boards[study] for study in STUDIES.values()}
         shares = dict(zip(("early", "later", "whole"), SHARES, strict=True))
-        functions = (table, rivals, along, listed, moved, encoders, words_read, self.gaps, self.leaders)
+        functions = (
+            table,
+            rivals,
+            along,
+            listed,
+            heads,
+            compared,
+            under_tracks,
+            moved,
+            encoders,
+            words_read,
+            self.gaps,
+            self.leaders,
+        )
         self.globals |= studies | shares | {function.__name__: function for function in functions}
         self.globals |= {
             "main": boards.main,
             "suite": boards.suite,
+            "of_suite": boards.of_suite,
+            "late_start": LATE,
             "summary": lambda: summary(boards),
             "ended_early": [own for board in boards.main for own in board.ended_early],
             "dataset": Sizes,
@@ -92,7 +122,7 @@ class Statements(jinja2.Environment):
             "late": 1 - LATE,
             "less_budget": 1 - CHANGE,
         }
-        filters = (says, clauses, best, weak, correlations, joined, cut, spread)
+        filters = (says, clauses, best, weak, throughout, correlations, joined, cut, spread, throughout)
         self.filters |= FORMATS | {function.__name__: function for function in filters}
         self.filters = {name: self._filter(function) for name, function in self.filters.items()}
 
@@ -125,6 +155,8 @@ class Statements(jinja2.Environment):
             name = re.findall(r"'([^']*)' is undefined", str(problem))
             near = suggest(name[0], self.globals) if name else ""
             self.problems.append(f"{self._line(inspect.trace()[-1].frame)}: {problem}{near}")
+        except (TypeError, ValueError, ArithmeticError) as problem:
+            self.problems.append(f"{self._line(inspect.trace()[-1].frame)}: {problem}")
         return ""
 
     def _filter(self, function: Callable[..., Any]) -> Callable[..., Any]:

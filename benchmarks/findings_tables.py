@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from statistics import fmean
 
-from studies import ALONG, LATE, METRICS, Board, Boards, Method, half
+from studies import ALONG, LATE, METRICS, Board, Boards, Method, Relation, half
 
 from xmcbench.evaluation.significance import rank_intervals
 from xmcbench.reporting.text_table import format_value
@@ -104,6 +104,30 @@ def listed(board: Board, *metrics: str) -> str:
         values = [f"{100 * own:.1f}" if (own := method.at(share)) else "-" for share in SHARES]
         rows.append([marked(method), f"{method.steps:,}", *(method[metric] for metric in metrics), *values])
     return written(["method", "steps", *metrics, *(f"{ALONG} at {100 * share:g} %" for share in SHARES)], rows)
+
+
+def heads(first: str, metrics: Sequence[str]) -> str:
+    """The head of a table whose rows are of `compared`."""
+    return written([first, "data", *metrics, "significant"], ())
+
+
+def compared(text: str, first: Method, second: Method, metrics: Sequence[str]) -> str:
+    """A row: how far a method is above another by some metrics, each with its interval, and what is significant."""
+    gaps = [first.over(second, metric) for metric in metrics]
+    cells = [f"{gap} ({gap.interval})" for gap in gaps]
+    signs = {"higher": Relation.ABOVE, "lower": Relation.BELOW}
+    by_sign = {word: [gap.metric for gap in gaps if gap.relation is relation] for word, relation in signs.items()}
+    told = "; ".join(f"{word} {', '.join(own)}" for word, own in by_sign.items() if own)
+    return written([text, first.board.study.place, *cells, told or "none"], ()).partition("\n")[0]
+
+
+def under_tracks(boards: Sequence[Board], labels: Sequence[str], metrics: Sequence[str]) -> str:
+    """A row for each board, a track of a dataset: some metrics of some methods."""
+    rows = []
+    for board in boards:
+        place, _, track = board.study.place.partition("+")
+        rows.append([f"{place}, {track}", *(", ".join(board[label][metric] for metric in metrics) for label in labels)])
+    return written(["dataset, track", *labels], rows)
 
 
 def moved(board: Board, share: float = CHANGE) -> tuple[int, int]:

@@ -408,7 +408,14 @@ class Boards:
         suites = {record.suite for record in self.records}
         if name not in suites:
             raise UnknownNameError("suite", name, suites)
-        return self[Study(name, name, dataset, dataset)]
+        base, track, rest = dataset.partition("+")
+        place = next((own.place for own in STUDIES.values() if own.dataset == base), base)
+        return self[Study(name, name, dataset, f"{place}{track}{rest}")]
+
+    def of_suite(self, name: str) -> list[Board]:
+        """The trials of a suite, on each of its datasets."""
+        datasets = sorted({record.trial.dataset for record in self.records if record.suite == name})
+        return [self.suite(name, dataset) for dataset in datasets]
 
     @property
     def main(self) -> list[Board]:
@@ -420,7 +427,8 @@ class Boards:
         lines = []
         for study, board in self._read.items():
             lines += [f"{study.name}/{own.label}: older code ({own.older})" for own in board if own.older]
-            lines += [f"{study.name}/{label}: left out, {n} seeds" for label, n in board.unfinished.items()]
+            if study in _STUDIES:  # in other suites floors have one seed
+                lines += [f"{study.name}/{label}: left out, {n} seeds" for label, n in board.unfinished.items()]
         return lines
 
 

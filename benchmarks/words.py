@@ -87,6 +87,14 @@ def clauses(gaps: Sequence[Gap], *phrases: str) -> str:
     return joined(texts)
 
 
+def throughout(boards: Sequence[Board], own: str, rival: str, metric: str, *phrases: str) -> str:
+    """The phrase that the records bear out on every dataset alike; raises where there is none."""
+    told = [says(board[own].over(rival, metric), *phrases) for board in boards]
+    if len(set(told)) > 1:
+        raise XMCBenchError(f"{own} over {rival} by {metric}: {joined(dict.fromkeys(told))}, not the same everywhere")
+    return told[0]
+
+
 def everywhere(places: Sequence[str], of: int) -> str:
     """Places in a sentence."""
     return f"all {word(of)} datasets" if len(places) == of > 2 else joined(places)
@@ -113,13 +121,14 @@ def joined(texts: Iterable[object]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def word(number: int) -> str:
+def word(number: float) -> str:
     """A small number in words.
 
     >>> word(3), word(30)
     ('three', '30')
     """
-    return SMALL[number] if number < len(SMALL) else f"{number:,}"
+    whole = int(number)
+    return SMALL[whole] if whole == number < len(SMALL) else f"{number:,g}"
 
 
 def thousands(number: float) -> str:
