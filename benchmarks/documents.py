@@ -122,7 +122,7 @@ class Statements(jinja2.Environment):
             "late": 1 - LATE,
             "less_budget": 1 - CHANGE,
         }
-        filters = (says, clauses, best, weak, throughout, correlations, joined, cut, spread, throughout)
+        filters = (says, clauses, best, weak, throughout, correlations, joined, cut, spread)
         self.filters |= FORMATS | {function.__name__: function for function in filters}
         self.filters = {name: self._filter(function) for name, function in self.filters.items()}
 
