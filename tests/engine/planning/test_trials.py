@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from xmcbench.engine.planning import memory as memory_module
+from xmcbench.engine.planning.gpu_facts import SIZE, gpu_facts
 from xmcbench.engine.planning.trials import (
     MACHINES,
     MARGIN,
@@ -222,6 +223,26 @@ def test_the_peak_of_this_machine_is_of_cpu_time(monkeypatch: pytest.MonkeyPatch
     threads = torch.get_num_threads()
     assert measured_peak.__wrapped__("float32", size=8) == threads * 2 * 8**3 / 2.0
     assert torch.get_num_threads() == threads
+
+
+def test_the_peak_of_a_gpu_is_measured_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA context here would take memory from the trials, and stop them from being forked."""
+    facts = gpu_facts("cpu", 64)  # the same code, on a device that every machine has
+    assert facts["memory"] == 0
+    assert min(facts["float32"], facts["bf16"]) > 0
+    asked = []
+
+    def on_a_gpu(kind: str, size: int = 0) -> dict[str, float]:
+        asked.append((kind, size))
+        return {"memory": 8e10, "float32": 5e13, "bf16": 8e14}
+
+    monkeypatch.setattr("xmcbench.engine.planning.trials.gpu_facts", on_a_gpu)
+    monkeypatch.setattr("xmcbench.engine.planning.trials.default_device", lambda: torch.device("cuda"))
+    here = machine_called("here")
+    assert (here.memory, here.kind) == (8e10, "cuda")
+    assert measured_peak.__wrapped__("bf16", "cuda") == 8e14
+    assert asked[-1] == ("cuda", SIZE)
+    assert not torch.cuda.is_initialized()
 
 
 def test_adapters_are_what_is_trained(planned: Callable[..., TrialPlan], small_encoder: str) -> None:

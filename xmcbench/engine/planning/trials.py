@@ -26,6 +26,7 @@ from xmcbench.engine.encoders.settings import Precision
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.planning.dry_run import DryRun
+from xmcbench.engine.planning.gpu_facts import SIZE, gpu_facts
 from xmcbench.engine.planning.memory import FLOAT, EncoderCosts, Memory, costs, memory, tokenizer_of
 from xmcbench.engine.planning.probe import LABELS_PER_QUERY, LARGE, SAMPLE, Probe, Workload, observe
 from xmcbench.engine.training.steps import kept_bytes
@@ -79,7 +80,7 @@ def machine_called(name: str) -> Machine:
     if name == HERE:
         kind = default_device().type
         gpu = kind == "cuda"
-        memory = torch.cuda.get_device_properties(0).total_memory if gpu else psutil.virtual_memory().total
+        memory = gpu_facts(kind)["memory"] if gpu else psutil.virtual_memory().total
         return Machine(HERE, None, None, float(memory), f"measured in {'seconds' if gpu else 'CPU time'}", kind)
     if name not in MACHINES:
         raise UnknownNameError("accelerator", name, [*MACHINES, HERE], "--accelerator")
@@ -87,24 +88,24 @@ def machine_called(name: str) -> Machine:
 
 
 @cache
-def measured_peak(precision: str, device: str = "cpu", size: int = 1024) -> float:
+def measured_peak(precision: str, device: str = "cpu", size: int | None = None) -> float:
     """Operations per second of the fastest of several products of two square matrices, in `bf16` or `float32`.
 
-    On a CPU: of one thread in its own CPU time, times the threads of a trial, so that other work does not count.
+    On a CPU: of one thread in its own CPU time, times the threads of a trial, so that other work does not count. On a
+    GPU: of larger matrices, in another process.
     """
-    on_gpu, threads = device == "cuda", torch.get_num_threads()
-    clock, fastest = time.perf_counter if on_gpu else time.thread_time, 0.0
+    if device != "cpu":
+        return gpu_facts(device, size or SIZE)[precision]
+    size, threads, fastest = size or 1024, torch.get_num_threads(), 0.0
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    left, right = (torch.randn(size, size).to(dtype) for _ in range(2))
     torch.set_num_threads(1)
     for _ in range(8):
-        start = clock()
+        start = time.thread_time()
         torch.mm(left, right)
-        if on_gpu:
-            torch.cuda.synchronize()
-        fastest = max(fastest, 2 * size**3 / (clock() - start))
+        fastest = max(fastest, 2 * size**3 / (time.thread_time() - start))
     torch.set_num_threads(threads)
-    return fastest if on_gpu else threads * fastest
+    return threads * fastest
 
 
 MARGIN = 0.15  # the largest error of a prediction of memory
