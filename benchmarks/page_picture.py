@@ -12,7 +12,7 @@ from pathlib import Path
 from playwright.sync_api import ViewportSize, sync_playwright
 
 import xmcbench as xb
-from xmcbench.reporting.page import write_page
+from xmcbench_plugins.board.page import write_page
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "leaderboard.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -123,8 +123,9 @@ def table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def commands() -> str:
     """Every command with its arguments and options, as `--help` shows them."""
-    from xmcbench.cli import app
+    from xmcbench.cli import add_commands_of_plugins, app
 
+    add_commands_of_plugins()
     return "\n".join(_command(path, function) for path, function in _walk(app, "xmcbench"))
 
 
@@ -340,7 +341,7 @@ def methods_page() -> str:
 def datasets_page() -> str:
     """The cards of all datasets with results, as on the leaderboard's page."""
     import xmcbench as xb
-    from xmcbench.reporting.page import cards
+    from xmcbench_plugins.board.page import cards
 
     with TemporaryDirectory() as empty:
         board = xb.leaderboard(whole=True, store=Path(empty), data=Path(empty)).table

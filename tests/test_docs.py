@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import call
 from fakes import install
 from fakes.bench import Bench, Heard
 
@@ -75,7 +77,8 @@ def example(request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.Mo
     page, number = request.param
     site = bench.root / "site"
     (site / "documented.py").write_text(plugins(page)[number])
-    install(site, "documented", {"documented": "documented"})
+    group = "xmcbench.commands" if "register_commands" in plugins(page)[number] else "xmcbench"
+    install(site, "documented", {"documented": "documented"}, group=group)
     monkeypatch.setenv(ONLY, "xmcbench-fakes,documented")
     registry.cache_clear()
     yield Registry(strict=True)
@@ -140,6 +143,42 @@ def check_tracker(tracker: Any, bench: Bench) -> None:
     assert (bench.store.root / "diary.txt").read_text() == f"{record.ended} fake-20/ok: ok\n"
 
 
+def check_command(_: Any, bench: Bench) -> None:
+    """The command line has it, and `--help` shows it."""
+    shown = subprocess.run([sys.executable, "-m", "xmcbench", "longest", "a", "long"], capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout) == (0, "long\n"), shown.stderr
+    listed = subprocess.run([sys.executable, "-m", "xmcbench", "--help"], capture_output=True, text=True)
+    assert "Print the longest text." in listed.stdout
+    assert bench.root.is_dir()
+
+
+def check_executor(executor: Any, bench: Bench) -> None:
+    """`run` uses it, a trial that fails has a record, and results are those of this machine's executor."""
+    records = bench.run(bench.suite(["fake-ok", "fake-crash"]), executor=executor())
+    assert {label: record.status for label, record in records.items()} == {"ok": Status.OK, "crash": Status.ERROR}
+    assert records["ok"].metrics == bench.run(bench.suite(["fake-ok"]), debug=True, retry=True)["ok"].metrics
+
+
+def check_importer(importer: Any, bench: Bench) -> None:
+    """A folder becomes a dataset, which a suite may name."""
+    folder = bench.root / "lines"
+    folder.mkdir()
+    for part in ("train", "test"):
+        (folder / f"{part}.tsv").write_text("a red car\tcar,red\na green tree\ttree\n" * 5)
+    assert call("datasets", "import", folder, "--format", importer.name, "--data", bench.root / "data") == 0
+    (record,) = bench.run(bench.suite(["fake-ok"], datasets=["lines"]), debug=True).values()
+    assert record.status is Status.OK
+
+
+def check_format(format: Any, bench: Bench) -> None:
+    """`leaderboard` writes it, to the terminal and to a file."""
+    bench.run(bench.suite(["fake-ok"]), debug=True)
+    output = bench.root / "bullets.md"
+    arguments = ["leaderboard", "--store", bench.root / "results", "--dataset", "fake-20", "--format", format.name]
+    assert call(*arguments, "-o", output) == 0
+    assert output.read_text() == "- fake-20: ok\n"
+
+
 @pytest.mark.parametrize("example", PLUGINS, indirect=True, ids=[f"{page}-{number}" for page, number in PLUGINS])
 def test_every_plugin_in_the_documentation_works(example: Registry, bench: Bench) -> None:
     checks = {
@@ -149,6 +188,10 @@ def test_every_plugin_in_the_documentation_works(example: Registry, bench: Bench
         "dataset": check_dataset,
         "teacher": check_teacher,
         "tracker": check_tracker,
+        "command": check_command,
+        "executor": check_executor,
+        "importer": check_importer,
+        "format": check_format,
     }
     checked = 0
     for kind in HOOKS:

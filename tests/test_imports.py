@@ -16,6 +16,7 @@ from xmcbench.data import load
 from xmcbench.plugins.registry import FIRST_PARTY, plugin_package
 
 ROOT = Path(__file__).parents[1]
+ROOMS = {"board", "ray", "sources", "trackers"}
 HEAVY = {"torch", "transformers", "ray", "sklearn", "faiss"}
 LIGHT = (
     "cli",
@@ -155,12 +156,18 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+def method_files() -> list[Path]:
+    """The files of the first-party plugins that are written as a third party's; rooms may import more of xmcbench."""
+    folders = (folder for folder in (ROOT / "plugins" / FIRST_PARTY).iterdir() if folder.is_dir())
+    return [path for folder in folders if folder.name not in ROOMS for path in folder.rglob("*.py")]
+
+
 def test_the_harness_imports_no_plugin() -> None:
     for path in (ROOT / "xmcbench").rglob("*.py"):
         assert not {name for name in imports(path) if name.split(".")[0].startswith("xmcbench_")}, path
 
 
 def test_plugins_import_public_modules_only() -> None:
-    for path in (ROOT / "plugins").rglob("*.py"):
+    for path in method_files():
         used = {name.split(".")[1:] and name.split(".")[1] for name in imports(path) if name.startswith("xmcbench.")}
         assert used <= PUBLIC, path

@@ -6,8 +6,11 @@ from .engine.device import upload
 from .engine.dual_encoder import DualEncoder
 from .engine.embedding_method import EmbeddingMethod
 from .errors import XMCBenchError, import_extra
+from .plugins.commands import Command
 from .plugins.hookspecs import hookimpl
 from .plugins.registry import registry
+from .reporting.formats import Format
+from .runs.executor import Executor
 from .trial import programs
 from .trial.budget import Budget, Ledger, PassTooLargeError
 from .trial.method import Method, MethodInfo
@@ -16,8 +19,11 @@ from .trial.run import Progress, Run
 
 __all__ = [
     "Budget",
+    "Command",
     "DualEncoder",
     "EmbeddingMethod",
+    "Executor",
+    "Format",
     "Ledger",
     "Method",
     "MethodInfo",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.bench import Bench
-from reporting.test_submission import CLEAN, keep, submit
+from plugins.board.test_submission import CLEAN, keep, submit
 
 from xmcbench.trial.packed import Packed, add_packed, packed_path
 from xmcbench.trial.predictions import Predictions

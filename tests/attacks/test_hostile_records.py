@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xmcbench.files import network
-from xmcbench.reporting.acceptance import CHECKS, contradictions, label_problems, problems
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.leaderboard_text import FORMATS, render
-from xmcbench.reporting.page import write_page
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.runs import file_guard, landlock
 from xmcbench.trial.record import Record, RecordError, decode, encode
+from xmcbench_plugins.board.acceptance import CHECKS, contradictions, label_problems, problems
+from xmcbench_plugins.board.page import write_page
 
 from attacks.hostile import VALUES, content, mutations, places, replaced, signed  # isort: skip
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.bench import Bench
-from reporting.test_submission import CLEAN
+from plugins.board.test_submission import CLEAN
 
 from xmcbench.cli import main
 from xmcbench.trial.packed import LINES, PACK, add_packed, packed_path

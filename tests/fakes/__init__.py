@@ -16,13 +16,15 @@ ROOT = Path(__file__).parents[2]
 TRUSTED = "xmcbench-fakes,xmcbench-mine,zz-broken,zz-watched"  # not the built-in methods, which import torch
 
 
-def install(site: Path, distribution: str, entry_points: dict[str, str], version: str = "1.0") -> None:
+def install(
+    site: Path, distribution: str, entry_points: dict[str, str], version: str = "1.0", group: str = "xmcbench"
+) -> None:
     """Write the metadata of a distribution into `site`."""
     info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
     lines = [f"{name} = {module}" for name, module in entry_points.items()]
-    (info / "entry_points.txt").write_text("\n".join(["[xmcbench]", *lines, ""]))
+    (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *lines, ""]))
 
 
 def install_fakes(site: Path, monkeypatch: pytest.MonkeyPatch, version: str = "1.0") -> None:

@@ -15,7 +15,7 @@ from fakes.bench import Bench
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins import registry as module
-from xmcbench.plugins.hookspecs import GROUP
+from xmcbench.plugins.hookspecs import GROUPS
 from xmcbench.plugins.registry import OWN, Registry, registry
 
 METHOD = """
@@ -228,14 +228,66 @@ def test_a_core_dataset_or_evaluator_imports_no_plugin(site: Path) -> None:
     assert sys.modules.pop("zz_watched")
 
 
-def test_the_built_in_plugins_register_methods_and_evaluators_only() -> None:
+def test_the_built_in_plugins_are_in_the_groups_of_what_they_register() -> None:
     """The registry does not import them for things of another kind."""
-    for point in entry_points(group=GROUP):
-        if point.dist is not None and point.dist.name == OWN:
-            folder = Path(__file__).parents[2] / "plugins" / Path(*point.module.split("."))
-            source = (folder / "__init__.py").read_text(encoding="utf-8")
-            hooks = set(re.findall(r"def (register_\w+)", source))
-            assert hooks in ({"register_methods"}, {"register_evaluators"}), point.module
+    groups: dict[str, set[str]] = {}
+    for group, kinds in GROUPS.items():
+        for point in entry_points(group=group):
+            if point.dist is not None and point.dist.name == OWN:
+                groups.setdefault(point.module, set()).update(f"register_{kind}s" for kind in kinds)
+    for name, expected in groups.items():
+        path = Path(__file__).parents[2] / "plugins" / Path(*name.split("."))
+        source = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+        assert set(re.findall(r"def (register_\w+)", source)) == expected, name
+
+
+MIXED = """
+from xmcbench import hookimpl
+
+from xmcbench_fakes import Ok
+
+class Sound(Ok):
+    name = "sound"
+
+class Nameless(Ok):
+    name = ""
+
+class Other(Ok):
+    name = "other"
+
+@hookimpl
+def register_methods(register):
+    register(Sound)
+    register(Nameless)
+    register(Other)
+"""
+
+
+def test_one_broken_method_takes_no_other_of_its_module_with_it(site: Path) -> None:
+    plugin(site, "zz_broken", MIXED)
+    found = Registry()
+    assert {"sound", "other"} <= {each.name for each in found.all("method")}
+    (broken,) = found.broken
+    assert "has no name" in broken.reason
+
+
+def test_a_command_needs_the_group_of_commands(site: Path) -> None:
+    source = "from xmcbench import Command, hookimpl\n@hookimpl\ndef register_commands(register):\n"
+    plugin(site, "zz_broken", source + "    register(Command('mine', print))\n")
+    found = Registry()
+    found.all("method")
+    assert "in the entry-point group xmcbench.commands" in found.broken[0].reason
+
+
+def test_a_plugin_of_a_group_is_imported_for_that_kind_only(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XMCBENCH_PLUGINS", "zz-watched")
+    (site / "zz_watched.py").write_text(TEACHER)
+    install(site, "zz-watched", {"watched": "zz_watched"}, group="xmcbench.teachers")
+    found = Registry()
+    found.all("method")
+    found.all("command")
+    assert "zz_watched" not in sys.modules
+    assert "mine" in {each.name for each in found.all("teacher")}
 
 
 def test_a_third_party_method_does_not_take_a_built_in_name_whatever_is_looked_up_first(

@@ -57,7 +57,7 @@ def test_a_figure_says_what_it_draws(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_colours_are_those_of_the_page() -> None:
-    style = files("xmcbench.reporting.page").joinpath("page.css").read_text(encoding="utf-8").split("@media")[0]
+    style = files("xmcbench_plugins.board.page").joinpath("page.css").read_text(encoding="utf-8").split("@media")[0]
     assert re.findall(r"--c\d: (#\w+);", style) == list(plots.COLOURS)
 
 

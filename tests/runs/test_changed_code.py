@@ -11,8 +11,8 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.plugins.registry import plugin_package, registry
-from xmcbench.reporting.acceptance import outdated, problems
 from xmcbench.trial import provenance
+from xmcbench_plugins.board.acceptance import outdated, problems
 
 
 def edit(bench: Bench) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from xmcbench.data.debian import DebianPackages
 from xmcbench.data.source import FolderSource
 from xmcbench.errors import UnknownNameError
 from xmcbench.suite.suite import load_suite
+from xmcbench_plugins.sources.debian import DebianPackages
 
 SUITES = sorted(
     path for path in (Path(__file__).parents[2] / "suites").rglob("*.yaml") if path.stem != "hyperparameters"

@@ -10,12 +10,14 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 from typer import Exit, Option, Typer
 
-from xmcbench.cli import compare, datasets, leaderboard, methods, new, plan, predict, run, score, submit
+from xmcbench.cli import compare, datasets, leaderboard, methods, new, plan, predict, run, score
 from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.commands import Command
+from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import EscapingFormatter, echo, patience, replace_unknown_signs
 
 USER_ERROR = 2  # exit code: invalid input
@@ -35,7 +37,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "plan": plan.plan,
     "compare": compare.compare,
     "show": leaderboard.show,
-    "submit": submit.submit,
     "score": score.score,
     "fuse": score.fuse,
     "rescore": score.rescore,
@@ -46,12 +47,48 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "check": new.check,
     "methods": methods.methods,
 }
+GROUPS = {
+    "environment": methods.environments,
+    "datasets": datasets.app,
+    "teachers": methods.teachers,
+    "hub": predict.hub,
+}
 for name, command in COMMANDS.items():
     app.command(name)(command if name in SPEAKING else patience(name)(command))
-app.add_typer(methods.environments, name="environment")
-app.add_typer(datasets.app, name="datasets")
-app.add_typer(methods.teachers, name="teachers")
-app.add_typer(predict.hub, name="hub")
+for name, group in GROUPS.items():
+    app.add_typer(group, name=name)
+
+
+@hookimpl
+def register_commands(register: Callable[[Command], None]) -> None:
+    """Register the commands above, so that their names are taken."""
+    for name, called in (COMMANDS | GROUPS).items():
+        register(Command(name, called))
+
+
+def check_plugin(thing: Any) -> None:
+    """Raise TypeError if `thing` cannot be registered as a command."""
+    if not isinstance(thing, Command):
+        raise TypeError(f"{thing!r} is not an xmcbench.Command")
+    if not (isinstance(thing.name, str) and re.fullmatch("[a-z][a-z0-9-]*", thing.name)):
+        raise TypeError(f"a command is called {thing.name!r}, expected small letters, digits and hyphens")
+    if not callable(thing.run):
+        raise TypeError(f"the command {thing.name!r} is no function and no typer.Typer")
+
+
+def add_commands_of_plugins() -> None:
+    """Add the commands that plugins register, once."""
+    from xmcbench.plugins.registry import registry
+
+    known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
+    for registered in registry().all("command"):
+        called = registered.thing.run
+        if registered.name in known:
+            continue
+        if isinstance(called, Typer):
+            app.add_typer(called, name=registered.name)
+        else:
+            app.command(registered.name)(called)
 
 
 def _version(wanted: bool) -> None:
@@ -79,6 +116,9 @@ def main(arguments: list[str] | None = None) -> None:
         for argument in arguments:
             if re.search("[\ud800-\udfff]", argument):  # neither a record nor a suite could hold it, or its path
                 raise XMCBenchError(f"argument {argument!r}: found bytes that are not UTF-8, expected text")
+        named = next((argument for argument in arguments if not argument.startswith("-")), None)
+        if named not in COMMANDS | GROUPS:  # of a plugin, or all: help, and what a shell offers
+            add_commands_of_plugins()
         app(args=arguments)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe, as `head` does

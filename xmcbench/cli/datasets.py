@@ -7,17 +7,18 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace as changed
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Context, Option, Typer, confirm
 
-from xmcbench.cli.options import DataDir, DatasetName, dataset_names
+from xmcbench.cli.options import DataDir, DatasetName, dataset_names, importer_names
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
     from xmcbench.data.dataset import DatasetCard
     from xmcbench.data.extent import Extent
+    from xmcbench.data.importing.importer import Importer
     from xmcbench.data.importing.write import Imported
     from xmcbench.data.prepared import Spread, Statistics
     from xmcbench.data.source import Source
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
 SHOWN_LABELS, SHOWN_CHARACTERS = 5, 120  # of a sample row
 
 app = Typer(help="List, prepare or show datasets.", invoke_without_command=True)
-
-# What `datasets import` reads: a table is CSV, TSV, JSON lines or Parquet; the last two are clones of repositories.
-Format = Literal["table", "beir", "hf", "annif", "pecos", "llms4subjects", "spack"]
 
 
 @app.command("import")
@@ -37,7 +35,15 @@ def import_dataset(
     name: Annotated[
         str | None, Option(help="Name of the new dataset, a folder of the data directory. [default: the file's]")
     ] = None,
-    format: Annotated[Format, Option(help="Format of the file or folder.")] = "table",
+    format: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help="Format of the file or folder: table, beir, hf, annif, pecos; clones for llms4subjects, spack; or one "
+            "of a plugin.",
+            autocompletion=importer_names,
+        ),
+    ] = "table",
     text: Annotated[str, Option(help="Column of the text.")] = "text",
     labels: Annotated[str, Option(help="Column of the labels: a list, or separated text.")] = "labels",
     separator: Annotated[str | None, Option(help="Separates labels within a field. [default: ;]")] = None,
@@ -57,18 +63,23 @@ def import_dataset(
 ) -> None:
     """Convert a table, or files of another tool, into a dataset folder."""
     from xmcbench.data.importing import rows as readers
+    from xmcbench.data.importing.importer import BUILT_IN, Importer
     from xmcbench.data.importing.write import check_name, split_by_hash, write_dataset
 
     name = path.name.partition(".")[0] if name is None else name
     check_name(name)
     folder = data / name
-    if format in ("llms4subjects", "spack"):
-        return _report(_import_clone(path, format, folder, replace))
+    importer = None if format in BUILT_IN else _importer(format)
+    if importer and type(importer).read is Importer.read:
+        return _report(_write_own_layout(importer, path, folder, replace))
     columns = readers.Columns(text, labels, readers.SEPARATOR if separator is None else separator)
     texts = readers.read_label_texts(label_texts, language) if label_texts else None
     tables = {"annif": readers.read_annif, "pecos": readers.read_pecos}
     read_table = tables.get(format, lambda file: readers.read_rows(file, columns, encoding))
-    if format == "beir":
+    if importer:
+        read = importer.read(path)
+        splits = {split: iter(read[split]) for split in ("train", "test")}
+    elif format == "beir":
         splits, texts = readers.read_beir(path)
     elif format == "hf":
         splits = readers.read_hugging_face(path, columns)
@@ -86,15 +97,24 @@ def import_dataset(
     _report(write_dataset(rows["train"], rows["test"], folder, str(path), texts, deduplicate, replace))
 
 
-def _import_clone(clone: Path, format: Format, folder: Path, replace: bool) -> Imported:
-    from xmcbench.data.importing.llms4subjects import import_llms4subjects
-    from xmcbench.data.importing.spack import import_spack
+def _importer(format: str) -> Importer:
+    """The importer of a plugin. Raises `UnknownNameError` with the nearest format."""
+    from xmcbench.data.importing.importer import BUILT_IN
+    from xmcbench.plugins.registry import registry
+
+    importers = {registered.name: registered.thing for registered in registry().all("importer")}
+    if format not in importers:
+        raise registry().unknown("format", format, [*BUILT_IN, *importers], "--format")
+    importer: Importer = importers[format]()
+    return importer
+
+
+def _write_own_layout(importer: Importer, path: Path, folder: Path, replace: bool) -> Imported:
     from xmcbench.data.importing.write import check_sizes, new_folder
 
-    read = import_spack if format == "spack" else import_llms4subjects
     with new_folder(folder, replace) as made:  # refused before thousands of files are read
-        imported = changed(read(clone, made), folder=folder)
-        check_sizes(imported, folder.name, str(clone))
+        imported = changed(importer.write(path, made), folder=folder)
+        check_sizes(imported, folder.name, str(path))
     return imported
 
 

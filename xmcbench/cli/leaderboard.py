@@ -19,6 +19,7 @@ from xmcbench.cli.options import (
     SuitePath,
     TableFormat,
     dataset_names,
+    format_names,
     method_names,
     names_in,
 )
@@ -27,12 +28,11 @@ from xmcbench.runs.terminal import echo, escaped, width
 
 if TYPE_CHECKING:
     from xmcbench.api import Board
+    from xmcbench.reporting.formats import Format
     from xmcbench.suite.suite import Suite
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
     from xmcbench.trial.trial import Trial
-
-Format = Literal["table", "markdown", "latex", "csv", "json", "html", "every-eval-ever", "png", "pdf", "svg"]
 
 
 def leaderboard(
@@ -53,7 +53,14 @@ def leaderboard(
     top: Annotated[int | None, Option(min=1, help="Only the best rows of each table.")] = None,
     variants: Annotated[bool, Option("--all", help="Every row: also variants, and every printed one.")] = False,
     rows: Annotated[list[Path] | None, Option(metavar="FILE", help="Your own published rows.")] = None,
-    format: Annotated[Format, Option(help="csv and json carry every digit.")] = "table",
+    format: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help="table, markdown, latex, csv, json; html, every-eval-ever; png, pdf, svg; or one of a plugin.",
+            autocompletion=format_names,
+        ),
+    ] = "table",
     output: Annotated[
         Path | None, Option("-o", "--output", help="Output file; for html, every-eval-ever and pictures a folder.")
     ] = None,
@@ -63,9 +70,12 @@ def leaderboard(
 ) -> None:
     """Rank methods: published and measured rows apart, each dataset and setting on its own."""
     from xmcbench import api
+    from xmcbench.plugins.registry import registry
     from xmcbench.reporting.leaderboard_text import FORMATS, bibliography, render
 
     text = format in FORMATS
+    if not text:
+        registry().thing("format", format)  # an unknown name is an error before anything is read
     board = api.leaderboard(
         dataset,
         source=source,
@@ -88,8 +98,9 @@ def leaderboard(
         _write_text(bibliography(board.table, board.published), bib)
     if text:
         _write_text(str(board) if format == "table" else render(board.table, format, width()), output)
+    elif isinstance(written := _written(board, format, output, data), str):
+        _write_text(written, output)
     else:
-        written = _written(board, format, output, data)
         others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
         echo(f"{written[0]}{others}" if written else "nothing to write")
 
@@ -104,29 +115,16 @@ def _write_text(text: str, output: Path | None) -> None:
         file.write(text.encode() + b"\n")
 
 
-def _written(board: Board, format: str, output: Path | None, data: Path) -> Sequence[Path]:
-    """The files of a page, of logs in a common schema, or of figures, which are written into a folder."""
+def _written(board: Board, format: str, output: Path | None, data: Path) -> str | Sequence[Path]:
+    """The text, or the files, of a format that is written by a plugin or into a folder."""
+    from xmcbench.plugins.registry import registry
+    from xmcbench.reporting.formats import Shown
 
     def warn(line: str) -> None:
         echo(f"warning: {line}", err=True)
 
-    measured, table = board.measured, board.table
-    if format == "every-eval-ever":
-        from xmcbench.reporting.every_eval_ever import write_evaluations
-
-        return write_evaluations(measured, table.keys, data, output or Path("every-eval-ever"), warn)
-    analyses = measured.analyses(table, data, warn)
-    if format == "html":
-        from xmcbench.reporting.claims import read_claims
-        from xmcbench.reporting.leaderboard_text import bibtex_entry
-        from xmcbench.reporting.page import write_page
-
-        bibtex = {row.paper: bibtex_entry(row) for row in board.published}
-        claims, folder = read_claims(), output or Path("leaderboard-site")
-        return write_page(table, measured.records, folder, analyses, claims, bibtex, measured.resampled)
-    from xmcbench.reporting.plots import write_figures
-
-    return write_figures(table, measured.records, output or Path("leaderboard-figures"), format, analyses)
+    writer: Format = registry().thing("format", format)
+    return writer.write(Shown(board.table, board.measured, board.published, data, warn), output)
 
 
 def tables(

@@ -37,6 +37,7 @@ def methods() -> None:
     from xmcbench.plugins.registry import registry
 
     plugins = registry()
+    plugins.load_third_party()
     echo(_listed("method", "needs", lambda method: ", ".join(method.info.needs)))
     for distribution in sorted({method.origin.distribution for method in plugins.all("method")}):
         if remark := plugins.import_remark(distribution):

@@ -27,6 +27,25 @@ def tracker_names() -> list[str]:
     return _registered("tracker")
 
 
+def executor_names() -> list[str]:
+    """The installed executors."""
+    return _registered("executor")
+
+
+def importer_names() -> list[str]:
+    """The formats that `xmcbench datasets import` reads."""
+    from xmcbench.data.importing.importer import BUILT_IN
+
+    return sorted([*BUILT_IN, *_registered("importer")])
+
+
+def format_names() -> list[str]:
+    """The formats that `xmcbench leaderboard` writes."""
+    from xmcbench.reporting.leaderboard_text import FORMATS
+
+    return [*FORMATS, *_registered("format")]
+
+
 def names_in(text: str | None) -> list[str]:
     """The names in an option, with commas between them.
 

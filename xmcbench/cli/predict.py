@@ -211,7 +211,6 @@ def push(
     from xmcbench.cli.find import find_trial
     from xmcbench.files.hub import upload
     from xmcbench.reporting.describe import model_card
-    from xmcbench.reporting.submission import without_paths
     from xmcbench.runs.saved_model import checked_model
     from xmcbench.trial.record import encode
     from xmcbench.trial.store import Store
@@ -224,7 +223,7 @@ def push(
     }
     if LAYOUT in files:
         files["labels.json"] = json.dumps(list(label_texts(record, data)), ensure_ascii=False).encode()
-    files["record.json"] = encode(without_paths(record).without_secrets())
+    files["record.json"] = encode(record.without_paths().without_secrets())
     card = model_card(record, repository, LAYOUT in files)
     files["README.md"] = card.encode()
     if dry_run:

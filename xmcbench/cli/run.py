@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
@@ -18,6 +18,7 @@ from xmcbench.cli.options import (
     StoreDir,
     SuitePath,
     dataset_names,
+    executor_names,
     tracker_names,
 )
 from xmcbench.errors import XMCBenchError
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = 130  # exit code, as shells have it
-Where = Literal["local", "ray"]
 DryRun = Annotated[bool, Option("--dry-run", help="Show the plan and run nothing.")]
 
 
@@ -58,7 +58,14 @@ def run(
         ),
     ] = None,
     debug: Annotated[bool, Option("--debug", help="Run in this process and show tracebacks.")] = False,
-    executor: Annotated[Where, Option(help="Run in subprocesses of this machine or on a Ray cluster.")] = "local",
+    executor: Annotated[
+        str,
+        Option(
+            metavar="NAME",
+            help="Where trials run: local in subprocesses of this machine, ray on a Ray cluster.",
+            autocompletion=executor_names,
+        ),
+    ] = "local",
     parallel: Annotated[
         int | None,
         Option(
@@ -140,8 +147,7 @@ def _run(
     from xmcbench.api import board_of
     from xmcbench.runs.plan import Action
     from xmcbench.runs.progress import display, tracked
-    from xmcbench.runs.ray_tune import on_tune
-    from xmcbench.runs.tuning import run_plan, run_samples
+    from xmcbench.runs.tuning import run_plan
     from xmcbench.trial.provenance import uncommitted
 
     runs = note and any(planned.action in (Action.RUN, Action.RESUME) for planned in plan)
@@ -150,7 +156,7 @@ def _run(
         echo(f"note: git has uncommitted changes ({files[0]}{others}): these trials cannot be submitted\n", err=True)
     try:
         with display() as shown, tracked(shown, trackers) as events:
-            records = run_plan(runner, plan, events, on_tune if settings.executor else run_samples)
+            records = run_plan(runner, plan, events)
     except KeyboardInterrupt:
         echo("interrupted: the next run resumes unfinished trials", err=True)
         raise Exit(INTERRUPTED) from None
@@ -160,21 +166,24 @@ def _run(
     return runner, records
 
 
-def _executor(where: Where, debug: bool, parallel: int | None, settings: Mapping[str, str | None]) -> Executor | None:
+def _executor(where: str, debug: bool, parallel: int | None, settings: Mapping[str, str | None]) -> Executor | None:
     """The executor that the options ask for; None for the default."""
     if parallel is not None and parallel > 1 and (debug or where != "local"):
         other = "--debug" if debug else f"--executor {where}"
         raise XMCBenchError(f"--parallel is for subprocesses of this machine, found {other}: expected one of them")
     given = {name: value for name, value in settings.items() if value is not None}
-    if where == "local":
-        if given:
-            raise XMCBenchError(f"--{min(given)} is a setting of --executor ray, which is not given")
+    if where == "local" and not given:
         return None
-    if debug:
-        raise XMCBenchError("--debug runs in this process, --executor ray in others: expected one of them")
-    from xmcbench.runs.ray import RayExecutor
+    from xmcbench.plugins.registry import registry
 
-    return RayExecutor(**given)
+    kind: type[Executor] = registry().thing("executor", where)
+    for name in sorted(given.keys() - kind.options):
+        others = [other.name for other in registry().all("executor") if name in other.thing.options]
+        known = f"is a setting of --executor {' or '.join(others)}, which is not given" if others else "is not known"
+        raise XMCBenchError(f"--{name} {known}")
+    if debug:
+        raise XMCBenchError(f"--debug runs in this process, --executor {where} in others: expected one of them")
+    return kind(**given)
 
 
 def _tuning(tune: Tune, trials: Sequence[Trial], entries: Mapping[str, str]) -> str:

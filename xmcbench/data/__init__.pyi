@@ -1,5 +1,7 @@
 from .dataset import Dataset, DatasetCard, Split, Texts, TrainingData
 from .extent import Extent
+from .importing.importer import Importer
+from .importing.rows import Row
 from .prepared import content_hash, dataset_name, find_source, load
 from .source import Draft, Family, Source
 from .text_files import pairs_csr
@@ -11,7 +13,9 @@ __all__ = [
     "Draft",
     "Extent",
     "Family",
+    "Importer",
     "PackedTexts",
+    "Row",
     "Source",
     "Split",
     "Texts",

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from xmcbench.data import synthetic
-from xmcbench.data.debian import DebianPackages
 from xmcbench.data.source import SIZES, Draft, Family, FolderSource, Source
 from xmcbench.plugins.hookspecs import hookimpl
 
@@ -129,8 +128,8 @@ def folder_sources() -> list[FolderSource]:
 
 @hookimpl
 def register_datasets(register: Callable[[Any], None]) -> None:
-    """Register the catalogued folders, the synthetic sets and the Debian packages."""
-    for thing in (*folder_sources(), DebianPackages(), synthetic.TStar(), synthetic.CATALOG, synthetic.RANDOM_PAIRS):
+    """Register the catalogued folders and the synthetic sets."""
+    for thing in (*folder_sources(), synthetic.TStar(), synthetic.CATALOG, synthetic.RANDOM_PAIRS):
         register(thing)
 
 

@@ -23,8 +23,15 @@ HOMES = {
     "dataset": "xmcbench.data.catalog",
     "teacher": "xmcbench.teachers",
     "tracker": "xmcbench.tracking",
+    "command": "xmcbench.cli",
+    "executor": "xmcbench.runs.local",
+    "importer": "xmcbench.data.importing.importer",
+    "format": "xmcbench.reporting.formats",
 }
 HOOKS = {kind: f"register_{kind}s" for kind in HOMES}
+GROUPS = {GROUP: frozenset(HOMES) - {"command"}} | {f"{GROUP}.{kind}s": frozenset({kind}) for kind in HOMES}
+"""The kinds that a plugin of an entry-point group may register: of `xmcbench.methods` methods, of `xmcbench` all kinds
+but commands."""
 
 
 @hookspec
@@ -55,6 +62,26 @@ def register_teachers(register: Callable[[type[Any]], None]) -> None:
 @hookspec
 def register_trackers(register: Callable[[type[Any]], None]) -> None:
     """Register subclasses of `xmcbench.tracking.Tracker`, which forward the events of a run to another tool."""
+
+
+@hookspec
+def register_commands(register: Callable[[Any], None]) -> None:
+    """Register `xmcbench.Command`s, as `xmcbench NAME`. The module is in the entry-point group `xmcbench.commands`."""
+
+
+@hookspec
+def register_executors(register: Callable[[type[Any]], None]) -> None:
+    """Register subclasses of `xmcbench.Executor`, which run trials for `xmcbench run --executor NAME`."""
+
+
+@hookspec
+def register_importers(register: Callable[[Any], None]) -> None:
+    """Register `xmcbench.data.Importer`s, which read files for `xmcbench datasets import --format NAME`."""
+
+
+@hookspec
+def register_formats(register: Callable[[Any], None]) -> None:
+    """Register `xmcbench.Format`s, which write a leaderboard for `xmcbench leaderboard --format NAME`."""
 
 
 def check_subclass(thing: Any, base: type[Any], name: str) -> None:

@@ -1,10 +1,13 @@
 """Finds plugins, isolates broken ones, and looks registered things up by name.
 
-Built-in things are registered through the same hooks as those of third parties, and always first: a plugin that
-registers a name that is taken is refused as a whole. The home module of a kind (`hookspecs.HOMES`) is imported when the
-first thing of that kind is looked up or registered, and third-party plugins only when a name is not found among the
-built-in ones. The built-in plugins register methods only. They are not imported for a thing of another kind, unless a
-third-party plugin registers methods too.
+Built-in things are registered through the same hooks as those of third parties, and always first. A thing that breaks
+its contract, or whose name is taken, is refused alone: the other things of its plugin are registered. The home module
+of a kind (`hookspecs.HOMES`) is imported when the first thing of that kind is looked up or registered, and third-party
+plugins only when a name is not found among the built-in ones.
+
+A plugin in the entry-point group `xmcbench` may register things of any kind but commands. One in the group of a kind,
+as `xmcbench.methods`, is imported only when things of that kind are looked up. Commands have the group
+`xmcbench.commands` only: `xmcbench --help` imports the plugins that it names, and no others.
 
 Importing a plugin should cost no framework (`FRAMEWORKS`): listings and plans import all of them.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial
@@ -27,10 +30,11 @@ import pluggy
 
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown, text_of
 from xmcbench.plugins import hookspecs
-from xmcbench.plugins.hookspecs import GROUP, HOMES, HOOKS
+from xmcbench.plugins.hookspecs import GROUP, GROUPS, HOMES, HOOKS
 
 STRICT = "XMCBENCH_STRICT_PLUGINS"  # "1": a broken plugin is an error, for plugin authors
 ONLY = "XMCBENCH_PLUGINS"  # distributions to load plugins from, as in "xmcbench,mine"; unset: all
+LEFT_OUT = {f"{GROUP}.methods", f"{GROUP}.evaluators"}  # groups of `OWN` that are loaded only if `ONLY` names it
 LOOKED_UP = "xmcbench.dataset"  # the audit event of looking up a dataset, which could be read
 OWN = "xmcbench"  # the distribution of the built-in methods
 FIRST_PARTY = "xmcbench_plugins"  # the package of the built-in plugins, each a package in it
@@ -59,6 +63,22 @@ class Broken:
 
 
 @dataclass(frozen=True)
+class _Plugin:
+    """An entry point, and the kinds of things that its groups say it may register."""
+
+    point: EntryPoint
+    kinds: frozenset[str]
+
+    @property
+    def origin(self) -> Origin:
+        return _origin(self.point)
+
+    @property
+    def built_in(self) -> bool:
+        return self.origin.distribution == OWN
+
+
+@dataclass(frozen=True)
 class Registered:
     """A named thing and the distribution that registered it."""
 
@@ -83,16 +103,13 @@ class Registry:
         self._things: dict[str, dict[str, Registered]] = {kind: {} for kind in HOOKS}
         self._homes: dict[str, Any] = {}  # by kind: the modules that are loaded
         self._modules: dict[str, Origin] = {}  # top-level packages of third-party plugins
-        points = _installed() if installed is None else installed
-        self._waiting = sorted(
-            points, key=lambda point: (not _is_built_in(point), _origin(point).distribution, point.name)
-        )
+        self._waiting = _plugins(_installed() if installed is None else installed)
         self._strict = os.environ.get(STRICT) == "1" if strict is None else strict
 
     def method(self, name: str, distribution: str | None = None) -> Registered:
         """The method `name`. With `distribution`, the plugins of that distribution are imported first."""
         if distribution not in (None, OWN):
-            self._load_plugins(lambda point: _origin(point).distribution == distribution, built_in_first=False)
+            self._load_plugins(lambda plugin: plugin.origin.distribution == distribution, built_in_first=False)
         return self._find("method", name)
 
     def version(self, kind: str, name: str) -> int:
@@ -110,6 +127,10 @@ class Registry:
         self._load_home(kind)
         self._load_all(kind)
         return [self._things[kind][name] for name in sorted(self._things[kind])]
+
+    def load_third_party(self) -> None:
+        """Import every plugin of a third party, whatever it registers: those that are broken are listed then."""
+        self._load_plugins(lambda plugin: not plugin.built_in)
 
     def import_remark(self, distribution: str) -> str:
         """A line about the frameworks that importing the plugins of a distribution imports; empty if there are none."""
@@ -129,10 +150,14 @@ class Registry:
     def _find(self, kind: str, name: str) -> Registered:
         self._load_home(kind)
         found = partial(self._get, kind, name)
-        if not found() and kind == "method":  # most are named after their plugin
-            self._load_plugins(lambda point: _is_built_in(point) and f"{name}-".startswith(f"{point.name}-"))
-            if not found():
-                self._load_plugins(_is_built_in)
+        if not found():  # most methods are named after their plugin
+
+            def is_named_so(plugin: _Plugin) -> bool:
+                return plugin.built_in and kind in plugin.kinds and f"{name}-".startswith(f"{plugin.point.name}-")
+
+            self._load_plugins(is_named_so)
+        if not found():
+            self._load_built_in(kind)
         if not found():
             self._load_all(kind)
         if known := found():
@@ -161,20 +186,22 @@ class Registry:
             self._register(kind, self._homes[kind], Origin(OWN, own_version()))
 
     def _load_all(self, kind: str) -> None:
-        """Import the plugins that may register things of one kind: the built-in ones methods and evaluators only."""
-        if kind in ("method", "evaluator"):
-            self._load_plugins(_is_built_in)
-        self._load_plugins(lambda point: not _is_built_in(point))
+        """Import the plugins that may register things of one kind."""
+        self._load_built_in(kind)
+        self._load_plugins(lambda plugin: kind in plugin.kinds)
 
-    def _load_plugins(self, wanted: Callable[[EntryPoint], bool], built_in_first: bool = True) -> None:
-        """Import installed plugins one by one. A plugin that fails is listed in `broken` and registers nothing.
+    def _load_built_in(self, kind: str) -> None:
+        self._load_plugins(lambda plugin: plugin.built_in and kind in plugin.kinds)
 
-        With `built_in_first` the built-in methods are registered before the methods of a third party.
+    def _load_plugins(self, wanted: Callable[[_Plugin], bool], built_in_first: bool = True) -> None:
+        """Import installed plugins one by one. A plugin that fails is listed in `broken`.
+
+        With `built_in_first` the built-in things of a kind are registered before those of a third party.
         """
-        points = [point for point in self._waiting if wanted(point)]
-        self._waiting = [point for point in self._waiting if point not in points]
-        for point in points:
-            origin = _origin(point)
+        plugins = [plugin for plugin in self._waiting if wanted(plugin)]
+        self._waiting = [plugin for plugin in self._waiting if plugin not in plugins]
+        for waiting in plugins:
+            point, origin = waiting.point, waiting.origin
             try:
                 if not point.pattern.match(point.value):
                     raise XMCBenchError(f"found the entry point {shown(point.value)}, expected a module")
@@ -185,51 +212,57 @@ class Registry:
                     plugin = point.load()
                 new = [name for name in FRAMEWORKS if name in sys.modules and name not in before]
                 self._frameworks.setdefault(origin.distribution, []).extend(new)
-                _check_marked(plugin)
-                if built_in_first and not _is_built_in(point) and hasattr(plugin, HOOKS["method"]):
-                    self._load_plugins(_is_built_in)
+                kinds = _kinds_of(plugin, waiting.kinds)
+                for kind in kinds if built_in_first and not waiting.built_in else ():
+                    self._load_built_in(kind)
                 self._register(point.name, plugin, origin)
             except BaseException as problem:  # also an exit, or an exception that no `Exception` is
-                if self._strict or isinstance(problem, KeyboardInterrupt):
-                    raise
-                kind = "" if isinstance(problem, XMCBenchError) else f"{type(problem).__name__}: "
-                reason = " ".join(f"{kind}{text_of(problem)}".split())
-                self.broken.append(Broken(point.name, origin.distribution, origin.version, reason))
+                self._note_broken(point.name, origin, problem)
+
+    def _note_broken(self, plugin: str, origin: Origin, problem: BaseException) -> None:
+        """List a plugin, or one thing of it, as broken. The author of a plugin gets the exception itself."""
+        if self._strict or isinstance(problem, KeyboardInterrupt):
+            raise problem
+        kind = "" if isinstance(problem, XMCBenchError) else f"{type(problem).__name__}: "
+        reason = " ".join(f"{kind}{text_of(problem)}".split())
+        self.broken.append(Broken(plugin, origin.distribution, origin.version, reason))
 
     def _register(self, name: str, plugin: Any, origin: Origin) -> None:
-        """Register everything of one plugin, or nothing."""
+        """Register the things of one plugin. A thing that is refused is listed as broken, and the others stay."""
         if self._manager.is_registered(plugin):
             raise XMCBenchError(f"{origin} names a plugin that is already registered")
         try:
-            self._manager.register(plugin, name=f"{origin.distribution}:{name}")
+            self._manager.register(plugin, name=f"{origin.distribution}:{getattr(plugin, '__name__', name)}")
             self._manager.check_pending()
-            kinds = [kind for kind, hook in HOOKS.items() if hasattr(plugin, hook)]
-            registered = {kind: self._collect(kind, plugin, origin) for kind in kinds}
         except BaseException:
             if self._manager.is_registered(plugin):
                 self._manager.unregister(plugin)
             raise
-        for kind, things in registered.items():
-            self._things[kind].update(things)
+        for kind in (kind for kind, hook in HOOKS.items() if hasattr(plugin, hook)):
+            try:
+                self._collect(kind, name, plugin, origin)
+            except BaseException as problem:  # of one hook: the things of the others are registered
+                self._note_broken(name, origin, problem)
 
-    def _collect(self, kind: str, plugin: Any, origin: Origin) -> dict[str, Registered]:
-        """The things of one kind that a plugin registers. A name that is taken or a broken contract is an error."""
+    def _collect(self, kind: str, plugin_name: str, plugin: Any, origin: Origin) -> None:
+        """Register the things of one kind of a plugin."""
         self._load_home(kind)
-        things: dict[str, Registered] = {}
 
         def register(thing: Any) -> None:
-            self._homes[kind].check_plugin(thing)
-            name = getattr(thing, "name", None)
-            if not isinstance(name, str) or not name:
-                raise TypeError(f"{thing!r} has no name")
-            if known := things.get(name) or self._get(kind, name):
-                raise XMCBenchError(f"{kind} {name!r} of {origin} is already registered by {known.origin}")
-            things[name] = Registered(name, thing, origin)
+            try:
+                self._homes[kind].check_plugin(thing)
+                name = getattr(thing, "name", None)
+                if not isinstance(name, str) or not name:
+                    raise TypeError(f"{thing!r} has no name")
+                if known := self._get(kind, name):
+                    raise XMCBenchError(f"{kind} {name!r} of {origin} is already registered by {known.origin}")
+                self._things[kind][name] = Registered(name, thing, origin)
+            except BaseException as problem:
+                self._note_broken(plugin_name, origin, problem)
 
         others = self._manager.get_plugins() - {plugin}
         hook: Callable[..., Any] = self._manager.subset_hook_caller(HOOKS[kind], others)
         hook(register=register)
-        return things
 
 
 def plugin_package(module: str) -> str:
@@ -238,28 +271,51 @@ def plugin_package(module: str) -> str:
     return ".".join(parts[:2] if parts[0] == FIRST_PARTY else parts[:1])
 
 
-def _check_marked(plugin: Any) -> None:
-    """Raise XMCBenchError where a plugin registers nothing, or has a hook that lacks its mark."""
+def _kinds_of(plugin: Any, kinds: Collection[str]) -> list[str]:
+    """The kinds of things that a plugin registers.
+
+    Raises XMCBenchError where a plugin registers nothing, where a hook lacks its mark, and where its entry points are
+    in groups for other `kinds`.
+    """
     hooks = [name for name in vars(plugin) if name.startswith("register_")] if hasattr(plugin, "__dict__") else []
-    for name in hooks:
-        if name in HOOKS.values() and not hasattr(getattr(plugin, name), f"{GROUP}_impl"):
-            raise XMCBenchError(f"{name} lacks the decorator @hookimpl: write @xmcbench.hookimpl above it")
+    found = [kind for kind, hook in HOOKS.items() if hook in hooks]
+    for kind in found:
+        hook = HOOKS[kind]
+        if not hasattr(getattr(plugin, hook), f"{GROUP}_impl"):
+            raise XMCBenchError(f"{hook} lacks the decorator @hookimpl: write @xmcbench.hookimpl above it")
+        if kind not in kinds:
+            raise XMCBenchError(f"{hook} is not called: name its module in the entry-point group {GROUP}.{kind}s")
     if not hooks:
         raise XMCBenchError(f"it registers nothing, expected a function among {', '.join(HOOKS.values())}")
+    return found
+
+
+def _plugins(points: Iterable[EntryPoint]) -> list[_Plugin]:
+    """The plugins of some entry points, those of this distribution first; a module in several groups is one."""
+    first: dict[tuple[str, str], EntryPoint] = {}
+    kinds: dict[tuple[str, str], frozenset[str]] = {}
+    for point in points:
+        which = _origin(point).distribution, point.value
+        first.setdefault(which, point)
+        kinds[which] = kinds.get(which, frozenset()) | GROUPS[point.group]
+    plugins = [_Plugin(point, kinds[which]) for which, point in first.items()]
+    return sorted(plugins, key=lambda plugin: (not plugin.built_in, plugin.origin.distribution, plugin.point.name))
 
 
 def _installed() -> list[EntryPoint]:
     """The entry points of the installed distributions, or of those that `ONLY` names."""
     try:
-        points = list(entry_points(group=GROUP))
+        every = entry_points()
+        points = [point for group in GROUPS for point in every.select(group=group)]
     except UnicodeDecodeError as problem:
         raise XMCBenchError(f"installed packages: found an entry_points.txt that is not UTF-8: {problem}") from None
-    wanted = os.environ.get(ONLY)
-    return points if wanted is None else [point for point in points if _origin(point).distribution in wanted.split(",")]
-
-
-def _is_built_in(point: EntryPoint) -> bool:
-    return _origin(point).distribution == OWN
+    if (wanted := os.environ.get(ONLY)) is None:
+        return points
+    return [
+        point
+        for point in points
+        if (of := _origin(point).distribution) in wanted.split(",") or (of == OWN and point.group not in LEFT_OUT)
+    ]
 
 
 def _origin(point: EntryPoint) -> Origin:

@@ -4,10 +4,11 @@ this process.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from xmcbench.runs.job import Job, log_tail, now
 from xmcbench.suite.resources import Needs
@@ -24,6 +25,14 @@ class Task:
     needs: Needs
     timeout: float  # seconds of wall clock
     report: Callable[[TrialProgress], None]
+
+    def command(self) -> list[str]:
+        """The command that runs the trial with one worker: in any process that sees the store and the data."""
+        return [sys.executable, "-P", "-m", "xmcbench.runs.worker", str(self.job.directory)]
+
+    def outcome(self, what_happened: str = "the worker left no record") -> Record:
+        """The record that the trial wrote, once it has ended; if there is none, one that says what happened."""
+        return RunningTrial(self).outcome((Status.ERROR, Failure(type="Exit", message=what_happened)))
 
 
 Death = tuple[Status, Failure]  # why the workers of a trial ended without writing a record
@@ -86,7 +95,14 @@ class RunningTrial:
 
 
 class Executor:
-    """Runs trials while its `with` block is open, or the outermost of several."""
+    """Runs trials while its `with` block is open, or the outermost of several. `xmcbench run --executor NAME` makes it.
+
+    The arguments of its constructor are strings: the options of `run` that `options` names.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    options: ClassVar[frozenset[str]] = frozenset()  # of `address` and `storage`
 
     _blocks = 0  # that are open
 
@@ -117,6 +133,10 @@ class Executor:
     def samples_at_once(self, needs: Needs) -> int:  # noqa: ARG002
         """How many samples of a tuning, trials with these needs, are proposed before the first has ended."""
         return 1  # on this machine, as `parallel` changes no result
+
+    def run_samples(self, display: Any, runner: Any, search: Any) -> bool:  # noqa: ARG002
+        """Run the samples of a tuning in a way of its own, and return True; False: they run as other trials do."""
+        return False
 
     def start(self, task: Task) -> None:
         """Start a trial. The caller holds its lock."""

@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from xmcbench.files.secrets import redact_file
+from xmcbench.plugins.hookspecs import check_subclass, hookimpl
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.executor import Death, Executor, RunningTrial, Task
 from xmcbench.runs.gpus import VISIBLE, Gpus
@@ -123,6 +125,9 @@ class LocalExecutor(Executor):
     If a worker dies or a trial takes too long, the record is written here.
     """
 
+    name = "local"
+    summary = "subprocesses of this machine"
+
     def __init__(self, parallel: int = 1, gpus: Sequence[str] = ()) -> None:
         self._parallel = parallel
         self._gpus = Gpus(gpus)
@@ -191,6 +196,19 @@ class LocalExecutor(Executor):
         for server in self._servers.values():
             server.end()
         self._servers, self._killed = {}, False
+
+
+@hookimpl
+def register_executors(register: Callable[[type[Executor]], None]) -> None:
+    """Register the executor of this machine."""
+    register(LocalExecutor)
+
+
+def check_plugin(thing: Any) -> None:
+    """Raise TypeError if `thing` cannot be registered as an executor."""
+    check_subclass(thing, Executor, "xmcbench.Executor")
+    if not isinstance(getattr(thing, "summary", None), str):
+        raise TypeError(f"{thing.__name__} has no summary")
 
 
 def _death(code: int) -> Death:

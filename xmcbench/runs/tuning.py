@@ -336,20 +336,17 @@ def note_chosen(runner: Runner, records: Sequence[Record]) -> None:
 def run_samples(display: Display, runner: Runner, search: Search) -> None:
     """Run the samples that are not in the store yet, as many at once as the executor takes."""
     with runner.executor as executor:
+        if executor.run_samples(display, runner, search):
+            return
         at_once = executor.samples_at_once(runner.needs(search.base))
         run_in_order(lambda trials: runner.run(runner.plan_trials(trials), display), search, at_once)
 
 
-def run_plan(
-    runner: Runner,
-    plan: Sequence[PlannedTrial],
-    display: Display,
-    samples: Callable[[Display, Runner, Search], None] = run_samples,
-) -> list[Record]:
-    """Tune where the suite asks for it, running samples by `samples`, and run the plan; its records."""
+def run_plan(runner: Runner, plan: Sequence[PlannedTrial], display: Display) -> list[Record]:
+    """Tune where the suite asks for it, and run the plan; its records."""
     with runner.executor:
         if runner.suite.tune:
-            plan = runner.plan_trials(tuned_trials(runner, partial(samples, display)))
+            plan = runner.plan_trials(tuned_trials(runner, partial(run_samples, display)))
         records = runner.run(plan, display)
     note_chosen(runner, records)
     return records

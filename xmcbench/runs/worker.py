@@ -64,6 +64,13 @@ def main(directory: Path, events: int, rank: int, size: int) -> int:
     return FAILED_EXIT if record is not None and record.failure else 0
 
 
+def run_alone(directory: Path) -> int:
+    """Run the trial in `directory` as its only worker, for an executor that waits for the process; the exit code."""
+    redact_output()
+    record = run_worker(Job.model_validate_json((directory / "trial.json").read_bytes()), WorkerRank(), lambda _: None)
+    return FAILED_EXIT if record is not None and record.failure else 0
+
+
 def run_worker(job: Job, worker: WorkerRank, send: Callable[[dict[str, Any]], None]) -> Record | None:
     """Run a worker's part of a trial; a failure becomes the trial's record. Only worker 0 returns a record of success.
 
@@ -119,3 +126,7 @@ def _status(problem: BaseException) -> Status:
     if full or isinstance(problem, MemoryError) or "OutOfMemoryError" in names:
         return Status.OOM
     return Status.INVALID if isinstance(problem, InvalidPredictions) else Status.ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(run_alone(Path(sys.argv[1])))

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
+from pathlib import PurePath
 from typing import Annotated, Any, get_type_hints
 
 from pydantic import Field, GetPydanticSchema, ValidationError, model_validator
@@ -137,6 +138,15 @@ class Record(Frozen):
         """Why this is a result of older code than `newest`, as text; empty if it is not."""
         older = {part: version for part, version in self.trial.versions.items() if version < newest.get(part, 0)}
         return "; ".join(f"{part} {version}, now {newest[part]}" for part, version in older.items())
+
+    def without_paths(self) -> Record:
+        """The record without paths of this machine in its command: of absolute ones the last part is left."""
+        words = (str(word).rpartition("=") for word in self.provenance.get("command", ()))
+        command = [
+            f"{name}{equals}{PurePath(value).name if PurePath(value).is_absolute() else value}"
+            for name, equals, value in words
+        ]
+        return self.model_copy(update={"provenance": {**self.provenance, "command": command}})
 
     def without_secrets(self) -> Record:
         """The record with its texts stripped of secrets. Settings hold none: a suite with a secret is refused."""

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from xmcbench.plugins.hookspecs import HOOKS
+from xmcbench.runs.conformance.rules import KINDS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add an option for each kind of plugin, and one for settings."""
     group = parser.getgroup("xmcbench", "contracts of xmcbench plugins")
-    for kind in HOOKS:
+    for kind in KINDS:
         group.addoption(f"--xmcbench-{kind}", action="append", default=[], metavar="NAME", help=f"check this {kind}")
     group.addoption("--xmcbench-set", action="append", default=[], metavar="KEY=VALUE", help="a setting for the checks")
 
@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
     """Add the rules of the plugins that the options name to the tests that were collected."""
     from xmcbench.runs.conformance.rules import rules_of
 
-    for kind in HOOKS:
+    for kind in KINDS:
         for name in session.config.getoption(f"xmcbench_{kind}"):
             subject = cache(partial(_subject, session.config, kind, name))
             items += [

@@ -1,0 +1,40 @@
+"""The board: accepted results, how they are submitted and checked, and the page and logs that show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from xmcbench import Format, hookimpl
+
+if TYPE_CHECKING:
+    from xmcbench.reporting.formats import Shown
+
+
+def write_html(shown: Shown, output: Path | None) -> Sequence[Path]:
+    """Write the page into the folder `output`; its files, of which the first is to be opened."""
+    from xmcbench.reporting.claims import read_claims
+    from xmcbench.reporting.leaderboard_text import bibtex_entry
+    from xmcbench_plugins.board.page import write_page
+
+    analyses = shown.measured.analyses(shown.table, shown.data, shown.warn)
+    bibtex = {row.paper: bibtex_entry(row) for row in shown.published}
+    folder = output or Path("leaderboard-site")
+    measured = shown.measured
+    return write_page(shown.table, measured.records, folder, analyses, read_claims(), bibtex, measured.resampled)
+
+
+def write_logs(shown: Shown, output: Path | None) -> Sequence[Path]:
+    """Write a log for each trial, in the schema Every Eval Ever, into the folder `output`; the files."""
+    from xmcbench_plugins.board.every_eval_ever import write_evaluations
+
+    folder = output or Path("every-eval-ever")
+    return write_evaluations(shown.measured, shown.table.keys, shown.data, folder, shown.warn)
+
+
+@hookimpl
+def register_formats(register: Callable[[Format], None]) -> None:
+    """Register the page and the logs."""
+    register(Format("html", "a page with charts, comparisons and every record", write_html))
+    register(Format("every-eval-ever", "a log of each trial in a schema that others share", write_logs))

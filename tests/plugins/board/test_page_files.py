@@ -1,0 +1,100 @@
+"""The files of the page, without a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from xml.etree import ElementTree
+
+from reporting.leaderboards import HOSTILE, board
+
+from xmcbench.reporting.notes import CHECKED
+from xmcbench_plugins.board.page import write_page
+from xmcbench_plugins.board.page.payload import payload
+
+
+def test_a_row_of_which_a_paper_prints_the_like_shows_the_difference() -> None:
+    _, table = board()
+    first = table.groups[0]
+    row = replace(first.rows[0], against={"P@1": -0.0123}, against_source="dexml Table 1")
+    data = payload(replace(table, groups=(replace(first, rows=(row, *first.rows[1:])),)), {}, {})
+    (group,) = data["groups"]
+    at = group["columns"].index("against")
+    assert "against" in group["shown"]
+    assert group["rows"][0]["cells"][at] == ["-1.23 (dexml Table 1)", -0.0123]
+    assert {"".join(row["cells"][at : at + 1]) for row in group["rows"][1:]} == {""}
+    assert "against" not in payload(table, {}, {})["groups"][0]["columns"]
+
+
+def test_nothing_of_a_record_can_end_the_element_it_stands_in(tmp_path: Path) -> None:
+    records, table = board()
+    paths = write_page(table, records, tmp_path)
+    page = paths[0].read_text()
+    block = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert block is not None
+    assert not set("<>&") & set(block[1])
+    methods = {row["method"] for group in json.loads(block[1])["groups"] for row in group["rows"]}
+    assert HOSTILE in methods
+    assert page.count("<script") == 2
+    for path in paths[2:]:
+        text = path.read_text()
+        assert text.count("<script") == 1  # the one that copies
+        assert "<img" not in text
+        assert any(label in unescape(text) for label in (HOSTILE, "method-", "fails"))
+
+
+def test_the_policy_allows_the_scripts_by_their_hashes_and_nothing_else(tmp_path: Path) -> None:
+    records, table = board()
+    paths = write_page(table, records, tmp_path)
+    policies = [
+        re.search(r'Content-Security-Policy" content="([^"]*)"', path.read_text())
+        for path in paths
+        if path.suffix == ".html"
+    ]
+    texts = [unescape(found[1]) for found in policies if found]
+    first, *others = (dict(part.split(" ", 1) for part in text.split("; ")) for text in texts)
+    assert len(others) == len(records)
+    for policy in (first, *others):
+        assert {policy[name] for name in ("default-src", "base-uri", "form-action")} == {"'none'"}
+    assert re.fullmatch(r"'sha256-\S{44}'", first["script-src"])
+    assert re.fullmatch(r"'sha256-\S{44}'", first["style-src"])
+    (copying,) = {policy["script-src"] for policy in others}
+    assert re.fullmatch(r"'sha256-\S{44}'", copying)
+
+
+def test_the_same_leaderboard_is_the_same_page(tmp_path: Path) -> None:
+    for name in "ab":
+        records, table = board()
+        write_page(table, records, tmp_path / name)
+    assert (tmp_path / "a/index.html").read_bytes() == (tmp_path / "b/index.html").read_bytes()
+
+
+def test_new_results_are_a_feed(tmp_path: Path) -> None:
+    records, table = board()
+    ended = {
+        key: r.model_copy(update={"ended": f"2027-01-{i + 1:02}T00:00:00+00:00"})
+        for i, (key, r) in enumerate(records.items())
+    }
+    write_page(table, ended, tmp_path)
+    feed = ElementTree.parse(tmp_path / "feed.xml").getroot()
+    dates = [entry.findtext("{*}updated") for entry in feed.iterfind("{*}entry")]
+    assert len(dates) == len(records)
+    assert dates == sorted(dates, reverse=True)
+    titles = [entry.findtext("{*}title") for entry in feed.iterfind("{*}entry")]
+    assert any(title.startswith(f"made/{HOSTILE}: P@1 12.35") for title in titles if title)
+
+
+def test_a_record_shows_each_metric_once_before_the_fold(tmp_path: Path) -> None:
+    records, table = board()
+    for path in write_page(table, records, tmp_path)[2:]:
+        shown = path.read_text().partition("<details>")[0].partition("trial.yaml")[0]
+        record = records[path.stem]
+        assert CHECKED in shown
+        for name, value in record.metrics.items():
+            assert len(re.findall(rf">{name}</th><td>{100 * value:.2f}</td>", shown)) == 1
+            assert f"<dt>{name}</dt>" not in shown
+        if record.failure:
+            assert ">Problem</h2>" in shown

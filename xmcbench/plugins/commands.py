@@ -1,0 +1,18 @@
+"""The contract of a command: what a plugin adds to the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Command:
+    """`xmcbench NAME`: a function, whose parameters Typer reads, or a `typer.Typer` that holds subcommands.
+
+    The function prints with `typer.echo` and raises `XMCBenchError` where the user made a mistake.
+    """
+
+    name: str
+    run: Callable[..., Any]
