@@ -22,6 +22,9 @@ from xmcbench.errors import XMCBenchError
 NAME = "debian-packages"
 FILES = ("Packages", "Packages.gz", "Packages.xz")
 APT_LISTS = Path("/var/lib/apt/lists")
+POCKET = re.compile(
+    r"_dists_[^_]*-(security|updates|backports|proposed)"
+)  # in the name of an index: what follows a release
 APT_HELPER = Path("/usr/lib/apt/apt-helper")  # reads an index in any compression that apt uses
 RELATIONS = (b"Depends", b"Recommends", b"Suggests", b"Enhances")
 TEST_OF_TEN = 2  # of ten hash classes of names, the number in the test split
@@ -115,8 +118,14 @@ def parse(index: bytes, where: str) -> tuple[dict[str, str], dict[str, list[str]
 
 
 def _apt_index() -> list[Path]:
-    """The Packages files that apt has downloaded; empty on a machine without apt."""
-    return sorted(APT_LISTS.glob("*_Packages*")) if APT_HELPER.is_file() else []
+    """The Packages files of a release that apt has downloaded; empty on a machine without apt.
+
+    Updates after the release are left out, so that the dataset is the same on every machine with that release.
+    """
+    if not APT_HELPER.is_file():
+        return []
+    indices = sorted(APT_LISTS.glob("*_Packages*"))
+    return [path for path in indices if not POCKET.search(path.name)] or indices
 
 
 def _content(path: Path) -> bytes:

@@ -123,3 +123,20 @@ def test_a_truncated_packages_file_is_one_line(tmp_path: Path, name: str, compre
     (tmp_path / "debian-packages" / name).write_bytes(compress(INDEX)[:-8])
     with pytest.raises(XMCBenchError, match=rf"{name}: cannot be read .*expected a whole Packages file"):
         load("debian-packages", tmp_path, tmp_path / "cache")
+
+
+def test_an_apt_index_without_updates_after_the_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that also lists security updates has the dataset of one that does not."""
+    release = tmp_path / "deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages.lz4"
+    pockets = [
+        tmp_path / "deb.debian.org_debian-security_dists_bookworm-security_main_binary-amd64_Packages.lz4",
+        tmp_path / "deb.debian.org_debian_dists_bookworm-updates_main_binary-amd64_Packages.lz4",
+    ]
+    helper = tmp_path / "apt-helper"
+    for path in (release, helper, *pockets):
+        path.touch()
+    monkeypatch.setattr(debian, "APT_LISTS", tmp_path)
+    monkeypatch.setattr(debian, "APT_HELPER", helper)
+    assert debian._apt_index() == [release]
+    release.unlink()
+    assert debian._apt_index() == sorted(pockets), "all there is"
