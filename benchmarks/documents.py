@@ -109,6 +109,7 @@ class Statements(jinja2.Environment):
         self.globals |= studies | shares | {function.__name__: function for function in functions}
         self.globals |= {
             "main": boards.main,
+            "has": boards.has,
             "suite": boards.suite,
             "of_suite": boards.of_suite,
             "late_start": LATE,

@@ -27,8 +27,10 @@ def written(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def marked(method: Method) -> str:
-    """Its label, with a mark where its trials are of older code."""
-    return f"{method.label} {OLDER}" if method.older else method.label
+    """Its label, with its seeds where they are not as many as usual, and a mark where its trials are of older code."""
+    usual = method.board.usual_seeds
+    seeds = "" if method.seeds == usual else f" ({method.seeds} seed{'s' if method.seeds > 1 else ''})"
+    return f"{method.label}{seeds}{f' {OLDER}' if method.older else ''}"
 
 
 def words_read(board: Board) -> str:
@@ -144,7 +146,16 @@ def encoders(board: Board, others: Board) -> str:
     rows = []
     for own in (*chain.from_iterable(both), *by_label.values()):
         found = [own[metric] for metric in METRICS]
-        rows.append([marked(own), own.records[0].suite, str(own.seeds), *found, operations(own), late_rise(own)])
+        rows.append(
+            [
+                own.label + (f" {OLDER}" if own.older else ""),
+                own.records[0].suite,
+                str(own.seeds),
+                *found,
+                operations(own),
+                late_rise(own),
+            ]
+        )
     return written(("method", "suite", "seeds", *METRICS, "operations", "late rise"), rows)
 
 

@@ -273,16 +273,13 @@ class Board:
         if not found:
             raise XMCBenchError(f"{store.root} has no trials of the suite {study.suite!r} on {study.dataset}")
         found = defaultdict(list, {label: self._newest(own) for label, own in found.items()})
-        most = max(map(len, found.values()))
         self.methods = []
         for label, own in found.items():
-            if len(own) == most or (own[0].suite, label) in study.also:
-                records = sorted(own, key=lambda one: one.trial.seed)
-                samples = stored_samples(store, records, tuple(records[0].metrics))
-                older = records[0].older_than(newest[records[0].trial.method])
-                self.methods.append(Method(label, records, samples, self, older))
+            records = sorted(own, key=lambda one: one.trial.seed)
+            samples = stored_samples(store, records, tuple(records[0].metrics))
+            older = records[0].older_than(newest[records[0].trial.method])
+            self.methods.append(Method(label, records, samples, self, older))
         self.methods.sort(key=lambda method: -method.samples[self.RANKED].mean)
-        self.unfinished = {label: len(own) for label, own in found.items() if label not in self}
         self._gaps: dict[tuple[str, str], dict[str, Gap]] = {}
 
     @staticmethod
@@ -333,8 +330,9 @@ class Board:
         return max((own for own in self.group(*groups) if own.trained), key=lambda own: own.at(share))
 
     @property
-    def most_seeds(self) -> int:
-        return max(own.seeds for own in self.methods)
+    def usual_seeds(self) -> int:
+        """How many seeds most methods have."""
+        return Counter(own.seeds for own in self.methods).most_common(1)[0][0]
 
     @property
     def budget(self) -> Budget | UnknownBudget:
@@ -422,14 +420,18 @@ class Boards:
         """The studies of one encoder, a dataset each."""
         return [self[name] for name in MAIN]
 
+    def has(self, suite: str) -> bool:
+        """Whether there are trials of a suite."""
+        return any(record.suite == suite for record in self.records)
+
     def older(self) -> list[str]:
-        """A line for each method that was read whose trials are of older code, or lack seeds."""
-        lines = []
-        for study, board in self._read.items():
-            lines += [f"{study.name}/{own.label}: older code ({own.older})" for own in board if own.older]
-            if study in _STUDIES:  # in other suites floors have one seed
-                lines += [f"{study.name}/{label}: left out, {n} seeds" for label, n in board.unfinished.items()]
-        return lines
+        """A line for each method that was read whose trials are of older code."""
+        return [
+            f"{study.name}/{own.label}: older code ({own.older})"
+            for study, board in self._read.items()
+            for own in board
+            if own.older
+        ]
 
 
 def half(sample: Sample) -> float:

@@ -234,6 +234,24 @@ def test_trials_of_older_code_are_marked_and_never_averaged_with_newer_ones(boar
         assert len(own.older()) == older
 
 
+def test_sentences_of_a_suite_that_is_accepted_later_are_ready(boards: Boards) -> None:
+    """Whatever the trainings without a limit on epochs find: here they end as the rows with it."""
+    records, known = list(boards.records), Boards(ACCEPTED)
+    for suite, of in (("no-cap", "evidence"), ("no-cap-tibkat", "evidence-tibkat")):
+        taken = [own for own in records if own.suite == of and own.trial.label in ("dexml-in-batch", "dpr", "ngame")]
+        known.records += [own.model_copy(update={"suite": suite}) for own in taken]
+    files, problems = findings.made(known)
+    assert problems == []
+    assert re.search(
+        r"NGAME is equal \(within 0.00 points\) in P@5 .* stays below hard", " ".join(files["docs/findings.md"].split())
+    )
+    assert (
+        "| NGAME, all operations against its row with the limit | the small set of records | +0.0 ("
+        in files["docs/results.md"]
+    )
+    assert "with the limit" not in findings.made(boards)[0]["docs/results.md"]
+
+
 # Layout --------------------------------------------------------------------------------------------------------------
 
 
