@@ -228,7 +228,7 @@ def _filled(line: str) -> str:
     if line.startswith(NEVER_FILLED):
         return line
     indent = "  " if line.startswith("- ") else ""
-    return fill(line, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return fill(" ".join(line.split()), 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 class Sizes:

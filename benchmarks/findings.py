@@ -107,6 +107,16 @@ def write(files: Mapping[str, str]) -> None:
             file.write(text.encode())
 
 
+def page_picture() -> str:
+    """Make the README's picture of the page again; what came of it, in a line."""
+    try:
+        from page_picture import take  # the page reads what was just written, and playwright may be missing
+
+        return f"wrote {take()}"
+    except (ImportError, XMCBenchError) as problem:
+        return f"the picture of the page is as before: {problem}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, default=ACCEPTED)
@@ -123,6 +133,7 @@ def main() -> None:
         write(files)
         figures = draw(boards, PICTURES)
         print(f"wrote {', '.join(files)} and {len(figures)} figures")
+        print(page_picture())
     for line in (*boards.older(), *problems):
         print(line, file=sys.stderr)
     if problems:

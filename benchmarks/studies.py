@@ -64,14 +64,14 @@ _STUDIES = (
         "records",
         "evidence-tibkat",
         "lf-tibkat-15k",
-        "the small set of records",
+        "the small library set",
         ("quality", "budget"),
         also=(("positives-all", "prime-all-positives"),),
     ),
-    Study("gnd", "evidence-gnd", "lf-tibkat-gnd-38k", "the large set of records", ("quality",)),
+    Study("gnd", "evidence-gnd", "lf-tibkat-gnd-38k", "the large library set", ("quality",)),
     Study("packages", "evidence-packages", "debian-packages", "packages", ("quality",)),
     Study("layers", "evidence-minilm", "lf-tate-titles-16k", "titles", beside="titles"),
-    Study("layers-records", "evidence-minilm-tibkat", "lf-tibkat-15k", "the small set of records", beside="records"),
+    Study("layers-records", "evidence-minilm-tibkat", "lf-tibkat-15k", "the small library set", beside="records"),
 )
 STUDIES = {study.name: study for study in _STUDIES}
 MAIN = tuple(study.name for study in _STUDIES if not study.beside)

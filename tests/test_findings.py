@@ -13,9 +13,11 @@ import jinja2
 import pytest
 from documents import TEMPLATES, Statements, flowed
 from hand_written import typed
+from PIL import Image
 from studies import EQUAL, STUDIES, Boards, Gap, Relation, Study
 from words import clauses, relation_of, says
 
+import xmcbench as xb
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.significance import Estimate
 from xmcbench.reporting.make_rows import newest_versions
@@ -48,6 +50,13 @@ def test_every_document_is_what_the_accepted_records_say(boards: Boards) -> None
 def test_every_picture_is_what_the_accepted_records_say(boards: Boards, tmp_path: Path) -> None:
     for path in findings.draw(boards, tmp_path):
         assert drawn(path) == drawn(findings.PICTURES / path.name), f"{path.name}: {MAKE}"
+
+
+@pytest.mark.long
+def test_the_picture_of_the_page_shows_what_the_page_shows(tmp_path: Path) -> None:
+    picture = pytest.importorskip("page_picture", reason="needs playwright")
+    board = xb.leaderboard(whole=True, store=tmp_path / "store", data=tmp_path / "data")
+    assert Image.open(picture.PICTURE).text[picture.SAYS] == picture.shown(board.table), MAKE
 
 
 def drawn(path: Path) -> list[tuple[str, ...]]:
@@ -246,7 +255,7 @@ def test_sentences_of_a_suite_that_is_accepted_later_are_ready(boards: Boards) -
         r"NGAME is equal \(within 0.00 points\) in P@5 .* stays below hard", " ".join(files["docs/findings.md"].split())
     )
     assert (
-        "| NGAME, all operations against its row with the limit | the small set of records | +0.0 ("
+        "| NGAME, all operations against its row with the limit | the small library set | +0.0 ("
         in files["docs/results.md"]
     )
     assert "with the limit" not in findings.made(boards)[0]["docs/results.md"]

@@ -1,6 +1,7 @@
-"""Files that people write for the page and the figures: names of methods, facts about datasets, findings.
+"""Curated files for the page and the figures: names of methods, facts about datasets, findings.
 
-Three files of `leaderboard/` hold it: `methods.yaml`, `datasets.yaml`, `findings.yaml`.
+Three files of `leaderboard/` hold them: people write `methods.yaml` and `datasets.yaml`, `benchmarks/findings.py` makes
+`findings.yaml`.
 """
 
 from __future__ import annotations
