@@ -95,6 +95,9 @@ class _Backend(_DummyBackendModule):
     def set_rng_state(self, state: Tensor, device: object = NAME) -> None:  # noqa: ARG002
         self.generator.set_state(state)
 
+    def is_initialized(self) -> bool:
+        return True
+
     def mem_get_info(self) -> tuple[int, int]:
         return 2**40, 2**40
 

@@ -31,7 +31,7 @@ def test_equal_trials_are_told_in_a_line() -> None:
 @pytest.mark.parametrize("tokens", [1, 99, 111, 500])
 def test_too_little_and_too_much_are_named(tokens: float) -> None:
     (found,) = check_equal_budgets([spent("a", 100), spent("b", tokens)], "encoder_tokens")
-    assert found == f"UNEQUAL encoder tokens: b spent {tokens} of 100, its largest step 10"
+    assert found == f"UNEQUAL encoder tokens: b spent {tokens} of 100, one step may take 10 more"
 
 
 def test_a_trial_that_ended_before_a_pass_that_did_not_fit_is_equal() -> None:

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from xmcbench.trial.budget import BUDGETED_STAGES, OPERATIONS, Budget, Ledger, TooLargeError
+from xmcbench.trial.budget import (
+    BUDGETED_STAGES,
+    OPERATIONS,
+    Budget,
+    Ledger,
+    TooLargeError,
+    memory_taken,
+    over_budget,
+)
 from xmcbench.trial.run import Progress, Run
 
 
@@ -114,7 +122,7 @@ def test_what_is_uncharged_costs_nothing() -> None:
 def test_over_is_more_than_a_step_past_the_limit(limit: int, step: int, taken: int) -> None:
     budget = Budget(encoder_tokens=limit)
     ledger = Ledger(encoder_tokens=taken, largest_step={"encoder_tokens": step})
-    assert ledger.over(budget) == ({"encoder_tokens": taken} if taken > limit + step else {})
+    assert ledger.over(budget) == ({"encoder_tokens": taken - limit} if taken > limit + step else {})
     assert (ledger.fraction(budget) >= 1) == (taken >= limit)
 
 
@@ -191,9 +199,30 @@ def test_memory_is_a_limit_that_nothing_is_spent_of() -> None:
     assert budget.spending() == {"steps": 10}
     ledger = Ledger(steps=5, peak_bytes=10**9)
     assert ledger.fraction(budget) == 0.5
-    assert not ledger.over(budget)
+    assert ledger.over(budget) == {"peak_bytes": 10**9 - 10**6}
+    assert not Ledger(steps=5, peak_bytes=10**6).over(budget)
     with pytest.raises(ValidationError, match="at least one of epochs, steps"):
         Budget(peak_bytes=1e6)
+
+
+@pytest.mark.parametrize(("tokens", "over"), [(2_050_000, {}), (2_600_000, {"encoder_tokens": 600_000})])
+def test_a_largest_step_far_above_the_mean_excuses_four_mean_steps(tokens: int, over: dict[str, float]) -> None:
+    spent = {"encoder_tokens": tokens, "steps": 100, "largest_step": {"encoder_tokens": 1_000_000}}
+    assert over_budget(Budget(encoder_tokens=2_000_000), spent) == over
+
+
+@given(host=st.integers(1, 10**12), by_worker=st.lists(st.integers(1, 10**12)), by_gpu=st.lists(st.integers(1, 10**12)))
+def test_memory_is_the_gpus_where_there_is_one_and_that_of_training(
+    host: int, by_worker: list[int], by_gpu: list[int]
+) -> None:
+    spent = {"peak_bytes": host, "worker_bytes": by_worker, "worker_device_bytes": by_gpu}
+    wanted = max(by_gpu or by_worker or [host])
+    assert memory_taken(spent) == wanted
+    assert over_budget(Budget(steps=1, peak_bytes=wanted), spent) == {}
+    assert over_budget(Budget(steps=1, peak_bytes=wanted - 0.5), spent) == {"peak_bytes": 0.5}
+    assert (
+        memory_taken({"peak_bytes": host, "peak_device_bytes": 7}) == 7
+    )  # a record from before it was noted by worker
 
 
 def test_a_worker_that_takes_too_much_memory_ends_the_trial() -> None:

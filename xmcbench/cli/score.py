@@ -159,7 +159,7 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
     from xmcbench.cli.find import unscored
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators, truth_hash
     from xmcbench.evaluation.evaluator import score_predictions, stored_predictions
-    from xmcbench.trial.budget import allowed
+    from xmcbench.trial.budget import over_budget
     from xmcbench.trial.record import METRIC_VERSION, Status
     from xmcbench.trial.store import PREDICTIONS, RESAMPLED
 
@@ -174,8 +174,7 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
         "metric_version": METRIC_VERSION,
     }
     if unscored(store, record):
-        limits = record.trial.budget.spending().items()
-        over = any(record.spent.get(name, 0) > allowed(name, limit, record.spent) for name, limit in limits)
+        over = over_budget(record.trial.budget, record.spent)
         rescored |= {"failure": None, "status": Status.OVER_BUDGET if over else Status.OK}
     return record.model_copy(update=rescored)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -31,6 +32,15 @@ def computing_on(kind: str) -> Iterator[None]:
         yield
     finally:
         _kind.reset(token)
+
+
+def device_peak_memory() -> int | None:
+    """Peak memory in bytes that this process allocated on its GPU; None where it uses none. It imports no torch."""
+    torch = sys.modules.get("torch")
+    if torch is None or default_device().type == "cpu":
+        return None
+    gpu = torch.get_device_module(GPU)
+    return int(gpu.max_memory_allocated()) if gpu.is_initialized() else None
 
 
 def upload(array: np.ndarray | Tensor, device: torch.device) -> Tensor:

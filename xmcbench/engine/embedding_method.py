@@ -15,7 +15,7 @@ from pydantic import Field
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.extent import Extent
-from xmcbench.engine.device import default_device, seed_random
+from xmcbench.engine.device import default_device, device_peak_memory, seed_random
 from xmcbench.engine.dual_encoder import DualEncoder, all_embeddings
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
@@ -273,8 +273,10 @@ class Training:
             run.log.ended = kept.why_ended()
             if not run.log.ended:  # a pass over the data did not fit: these are the weights of the whole budget
                 kept.evaluate_if_due(1.0)
-        memory = torch.tensor([peak_memory()], device=default_device())
-        run.ledger.worker_bytes = self.workers.gather(memory).tolist()
+        for name, peak in (("worker_bytes", peak_memory()), ("worker_device_bytes", device_peak_memory())):
+            if peak is not None:
+                own = torch.tensor([peak], device=default_device())
+                setattr(run.ledger, name, self.workers.gather(own).tolist())
         kept.save(self.epoch, self.index)  # a kill while it indexes or predicts must not cost the last minute
         kept.restore_best()
 

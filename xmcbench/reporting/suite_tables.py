@@ -17,6 +17,7 @@ from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import CURVE_COSTS, Row, cell, costs, grouped, half_width, heading
 from xmcbench.reporting.text_table import TextTable, format_value
 from xmcbench.suite.tables import COLUMNS, TableShape, Target
+from xmcbench.trial.budget import excused_step, over_budget
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import Trial
 
@@ -202,29 +203,29 @@ def check_equal_budgets(records: Sequence[Record], limit: str) -> list[str]:
     """
     scored = (record for record in records if record.status in SCORED)
     groups = grouped(scored, lambda record: float(record.trial.budget.limits()[limit]))
-    return [_check(group, limit, allowed) for allowed, group in groups.items()]
+    return [_check(group, limit, amount) for amount, group in groups.items()]
 
 
-def _check(records: Sequence[Record], limit: str, allowed: float) -> str:
+def _check(records: Sequence[Record], limit: str, amount: float) -> str:
     name = limit.replace("_", " ")
     trained = [record for record in records if record.spent[limit]]
-    early = [record for record in trained if record.spent[limit] < allowed]
+    early = [record for record in trained if record.spent[limit] < amount]
     flat = [record for record in early if record.spent.get("ended")]
     refused = [record for record in early if not record.spent.get("ended")]
-    steps = {record.key: float(record.spent["largest_step"].get(limit, 0.0)) for record in trained}
-    wrong = [record for record in trained if record.spent[limit] > allowed + steps[record.key]]
+    steps = {record.key: excused_step(limit, record.spent) for record in trained}
+    wrong = [record for record in trained if limit in over_budget(record.trial.budget, record.spent)]
     wrong += [record for record in refused if not record.spent.get("refused_pass")]
     if wrong:
         return f"UNEQUAL {name}: " + "; ".join(
-            f"{own.trial.label} spent {own.spent[limit]:,.10g} of {allowed:,.10g}, "
-            f"its largest step {steps[own.key]:,.10g}"
+            f"{own.trial.label} spent {own.spent[limit]:,.10g} of {amount:,.10g}, "
+            f"one step may take {steps[own.key]:,.10g} more"
             for own in wrong
         )
     if not trained:
         return f"equal {name}: no trial has spent any"
     spent, largest = [record.spent[limit] for record in trained], max(steps.values())
     parts = [
-        f"equal {name}: {len(spent)} trials with {allowed:,.10g} spent {min(spent):,.10g} to {max(spent):,.10g}, "
+        f"equal {name}: {len(spent)} trials with {amount:,.10g} spent {min(spent):,.10g} to {max(spent):,.10g}, "
         f"none more than one step past it (the largest: {largest:,.10g})"
     ]
     for what, some in {

@@ -27,6 +27,7 @@ import numpy as np
 from xmcbench.data import Dataset, TrainingData, load
 from xmcbench.data.extent import MUCH_ALIKE, MUCH_CUT
 from xmcbench.data.prepared import read_statistics
+from xmcbench.engine.device import device_peak_memory
 from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import check_predictions, drop_ignored, find_evaluators, find_hits, truth_hash
 from xmcbench.evaluation import score as score_hits
@@ -39,7 +40,7 @@ from xmcbench.runs.saved_model import file_states, load_model, restore_log, same
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.cached_judge import JudgeFactory
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
-from xmcbench.trial.budget import forget_peak_memory, peak_memory
+from xmcbench.trial.budget import Ledger, forget_peak_memory, memory_taken, peak_memory
 from xmcbench.trial.meter import IMPORT_SECONDS, children_cpu_seconds, metering, uncharged_work
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.predictions import Predictions
@@ -95,18 +96,21 @@ class Attempt:
     def record(self, status: Status, **outcome: Any) -> Record:
         """The record of this attempt in its present state."""
         trial = self.job.trial
-        self.log.ledger.peak_bytes = max(self.log.ledger.peak_bytes, peak_memory(), *self.log.ledger.worker_bytes)
-        selection, spent = trial.selection, self.log.ledger.as_dict()
+        ledger = self.log.ledger
+        ledger.peak_bytes = max(ledger.peak_bytes, peak_memory(), *ledger.worker_bytes)
+        selection, spent = trial.selection, ledger.as_dict()
         if why_not_recordable(spent, self.log.curve):  # the trial failed for it
             spent, self.log.curve[:] = {}, []
         noted: dict[str, Any] = {"ended": self.log.ended} if self.log.ended else {}
         noted |= {"cut_queries": self.log.cut_queries} if self.log.cut_queries > MUCH_CUT else {}
+        if peaks := [*ledger.worker_device_bytes, *filter(None, [device_peak_memory()])]:
+            noted["peak_device_bytes"] = max(peaks)
         noted |= {"alike_texts": self.log.alike_texts} if self.log.alike_texts > MUCH_ALIKE else {}
         split = f"train: {selection.queries} queries held out" if selection else self.log.chosen_by or "none"
         return self.job.record(
             status,
             started=self.started,
-            spent={**spent, **noted, **_device_peak(), **self.measured},
+            spent={**spent, **noted, **self.measured},
             workers=self.worker.size,
             checks=self.sandbox.checks,
             curve=self.log.curve,
@@ -155,7 +159,7 @@ def perform(attempt: Attempt) -> Record | None:
         load_model(method, saved_model(shared, store))
         restore_log(shared, attempt.log)
         attempt.outcome["trained_by"] = shared.trained_by or shared.key
-    attempt.log.ledger.check_memory(trial.budget, _device_peak().get("peak_device_bytes", peak_memory()))
+    attempt.log.ledger.check_memory(trial.budget, memory_taken(attempt.log.ledger.as_dict()))
     if worker.rank > 0:
         return None
     if trial.held_out_only:
@@ -221,6 +225,7 @@ def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None
         "fit_children_cpu_seconds": meter.children_cpu_seconds,
     }
     log = attempt.log
+    note_memory(log.ledger)
     if held_out and scored.total() > MOST_SCORES * (1 + held_out.evaluations):
         raise BrokenContractError(
             f"fit scored held-out queries {scored.total()} times, the suite asks for {held_out.evaluations}: "
@@ -233,6 +238,14 @@ def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None
         raise BrokenContractError("fit changed the method's settings: the record would name other settings")
     attempt.log = deepcopy(log)  # what the method does to its own from now on is in no record
     return held_out
+
+
+def note_memory(ledger: Ledger) -> None:
+    """Note the memory that this worker took to fit, where the method did not note that of all workers itself."""
+    if not ledger.worker_bytes:  # a method may have noted what its programs took
+        ledger.worker_bytes = [max(peak_memory(), ledger.peak_bytes)]
+    if not ledger.worker_device_bytes and (peak := device_peak_memory()) is not None:
+        ledger.worker_device_bytes = [peak]
 
 
 def hold_out(
@@ -302,7 +315,8 @@ def check(attempt: Attempt, method: Method, sample: Sample, fresh: FreshProcess 
     with sandbox.closed("predict"), attempt.log.ledger.stage("check"):
         if (recall := sample.recall(method)) is not None:
             attempt.measured["search_recall"] = recall
-        if fresh is None or _device_peak():  # a forked process cannot use the GPU, which the model may need
+        # A forked process cannot use the GPU, which the model may need.
+        if fresh is None or device_peak_memory() is not None:
             sandbox.checks["saved model"] = "same process"
             sample.check_order(method)
             loaded = build_method(job.trial)
@@ -372,10 +386,3 @@ def _seed_global_generators(seed: int) -> None:
     np.random.seed(short)  # noqa: NPY002
     if torch := sys.modules.get("torch"):
         torch.manual_seed(short)
-
-
-def _device_peak() -> dict[str, int]:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return {}
-    return {"peak_device_bytes": int(torch.cuda.max_memory_allocated())}

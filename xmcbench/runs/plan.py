@@ -17,6 +17,7 @@ from xmcbench.data.extent import MUCH_CUT, Extent
 from xmcbench.data.lengths import share_cut
 from xmcbench.errors import XMCBenchError
 from xmcbench.suite.suite import Extents
+from xmcbench.trial.budget import over_budget
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.record import FEW_STEPS, SMALLEST_BATCH, Record, Status
 from xmcbench.trial.run import TrialProgress
@@ -67,9 +68,10 @@ def explain(record: Record) -> str:
         return f"{record.status}: {record.failure.message.splitlines()[0]}"
     if record.status is not Status.OVER_BUDGET:
         return str(record.status)
-    limits = record.trial.budget.limits().items()
-    over = [f"{name} {record.spent[name]:g} of {limit:g}" for name, limit in limits if record.spent[name] > limit]
-    return f"{record.status}: {', '.join(over)}"
+    limits, over = record.trial.budget.limits(), over_budget(record.trial.budget, record.spent)
+    return f"{record.status}: " + ", ".join(
+        f"{name} {limits[name] + over[name]:g} of {limits[name]:g}" for name in over
+    )
 
 
 class Display(Protocol):

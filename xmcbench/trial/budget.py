@@ -118,8 +118,23 @@ def current_stage() -> str:
     return block.stage if (block := _open.get()) else ""
 
 
-def allowed(name: str, limit: float, spent: Mapping[str, Any]) -> float:
-    """The most that a trial with the ledger `spent` may spend of a limit: its largest step more.
+def over_budget(budget: Budget, spent: Mapping[str, Any]) -> dict[str, float]:
+    """By how much a trial with the ledger `spent` exceeds its budget: the amount past each limit that is exceeded.
+
+    A limit is exceeded by more than one step (`excused_step`), that of memory by anything. Empty: within its budget.
+    This is the one rule for the status `over_budget`, the check of submissions, and the check of equal budgets.
+    """
+    taken = {name: float(spent.get(name, 0.0)) for name in budget.spending()} | {"peak_bytes": memory_taken(spent)}
+    excused = {name: excused_step(name, spent) for name in budget.spending()}
+    return {
+        name: taken[name] - limit
+        for name, limit in budget.limits().items()
+        if not taken[name] <= limit + excused.get(name, 0.0)
+    }
+
+
+def excused_step(name: str, spent: Mapping[str, Any]) -> float:
+    """What a trial may spend past a limit, since nothing checks the budget within a step: its largest step.
 
     What is counted comes in steps of about one size: more than `UNEVEN` mean steps excuse no overrun.
     """
@@ -127,7 +142,21 @@ def allowed(name: str, limit: float, spent: Mapping[str, Any]) -> float:
     steps = spent.get("steps", 0)
     if steps > 1 and name != "device_seconds":
         largest = min(largest, UNEVEN * float(spent.get(name, 0.0)) / steps)
-    return limit + largest
+    return largest
+
+
+# A worker's GPU before its resident memory, the end of training before the whole trial, which predicts and scores too.
+_MEMORY = ("worker_device_bytes", "peak_device_bytes", "worker_bytes", "peak_bytes")
+
+
+def memory_taken(spent: Mapping[str, Any]) -> float:
+    """The memory in bytes that a budget's `peak_bytes` limits: of the worker that took the most by the end of training.
+
+    It is a GPU's where the worker has one, else resident memory. Ledgers from before either was noted by worker have
+    that of the whole trial.
+    """
+    known = next((own for name in _MEMORY if (own := spent.get(name))), 0.0)
+    return float(max(known) if isinstance(known, list) else known)
 
 
 @dataclass
@@ -151,7 +180,8 @@ class Ledger:
     teacher_cached: Count = 0  # of the calls, those that the store answered
     stage_seconds: dict[str, Amount] = field(default_factory=dict)
     peak_bytes: Count = 0  # peak resident memory of the worker that took the most
-    worker_bytes: list[Count] = field(default_factory=list)  # peak per worker, at the end of training
+    worker_bytes: list[Count] = field(default_factory=list)  # peak resident memory per worker, at the end of training
+    worker_device_bytes: list[Count] = field(default_factory=list)  # peak memory of each worker's GPU, likewise
     largest_step: dict[str, Amount] = field(default_factory=dict)  # most spent of each limit between two checks
     shortlist_recall: Fraction | None = None  # of the last approximate search for shortlists, measured on a sample
     not_counted: list[str] = field(default_factory=list)  # counts that nobody knows: an outside program computed
@@ -262,17 +292,12 @@ class Ledger:
                 raise PassTooLargeError(f"{what} takes {cost:,.10g} {unit}, {left:,.10g} of {limit:,.10g} are left")
 
     def over(self, budget: Budget) -> dict[str, float]:
-        """The amount spent of each limit that was exceeded by more than the largest step."""
-        spent = self.as_dict()
-        return {
-            name: self.spent(name)
-            for name, limit in budget.spending().items()
-            if not self.spent(name) <= allowed(name, limit, spent)
-        }
+        """By how much each limit is exceeded (`over_budget`)."""
+        return over_budget(budget, self.as_dict())
 
     def check_memory(self, budget: Budget, peak: float) -> None:
         """Raise `TooLargeError` if `peak`, the memory of a worker in bytes, exceeds the budget."""
-        if budget.peak_bytes is not None and peak > budget.peak_bytes:
+        if budget.peak_bytes is not None and "peak_bytes" in over_budget(budget, {"peak_bytes": peak}):
             raise TooLargeError(
                 f"a worker took {peak / 1e9:.2f} GB of memory by step {self.steps}, "
                 f"the budget allows {budget.peak_bytes / 1e9:.2f} GB"

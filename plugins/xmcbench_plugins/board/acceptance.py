@@ -28,7 +28,7 @@ from xmcbench.plugins.registry import OWN, registry
 from xmcbench.reporting.curated import methods, stem
 from xmcbench.reporting.rows import CURVE_COSTS
 from xmcbench.reporting.text_table import folded, printable
-from xmcbench.trial.budget import STAGES, Ledger, UnknownBudget, allowed
+from xmcbench.trial.budget import CAPS, STAGES, Ledger, UnknownBudget, over_budget
 from xmcbench.trial.meter import FEW_SECONDS, IMPORT_SECONDS, SHARE
 from xmcbench.trial.record import COUNTED, METRIC_VERSION, OUTSIDE, Record, Status
 from xmcbench.trial.record_fields import ChosenFields, walk
@@ -367,6 +367,8 @@ def _read(name: str) -> str:
     return folded(name).translate(ALIKE).replace("rn", "m").replace("vv", "w")
 
 
+# Of what a ledger says at least.
+LEDGER = ("steps", "encoder_tokens", "flops", "device_seconds", "stage_seconds", "peak_bytes", "largest_step")
 AFTER_FIT = ("predict", "check", "score")  # stages
 ROUNDING = 1e-6  # of sums and of values kept as float32
 LEAST_BYTES = 10_000_000  # Python with numpy takes more
@@ -381,18 +383,15 @@ SHARED = 2.0  # times the memory of a machine: pages that several processes shar
 
 def ledger_problems(record: Record) -> Iterator[str]:
     """Costs that are missing, that contradict each other, or that exceed the budget."""
-    spent, limits = record.spent, record.trial.budget.limits()
-    needed = ("steps", "encoder_tokens", "flops", "device_seconds", "stage_seconds", "peak_bytes", "largest_step")
-    if missing := [name for name in needed if name not in {*spent, *record.not_counted}]:
+    spent, budget = record.spent, record.trial.budget
+    limits = budget.limits()
+    if missing := [name for name in dict.fromkeys((*LEDGER, *limits)) if name not in {*spent, *record.not_counted}]:
         yield f"it does not say what it spent of {', '.join(missing)}"
         return
     yield from _not_counted(record)
-    for name, limit in limits.items():
-        if name in record.not_counted:
-            continue
-        used, most = spent["peak_bytes"] if name == "peak_bytes" else spent.get(name), allowed(name, limit, spent)
-        if used is None or not used <= most:
-            yield f"it spent {used} {name} of {limit:g}, more than one step past its budget"
+    for name, more in over_budget(budget, spent).items():
+        step = "" if name in CAPS else ", which is more than one step past its budget"
+        yield f"it spent {limits[name] + more:g} {name} of {limits[name]:g}{step}"
     for name, step in spent["largest_step"].items():
         if not step <= spent.get(name, 0):
             yield f"its largest step took {step:g} {name}, all steps together {spent.get(name, 0):g}"
@@ -446,14 +445,17 @@ def _memory(record: Record) -> Iterator[str]:
     peak, own = spent["peak_bytes"], spent.get("worker_bytes", [])
     if not (1 <= workers <= MOST_PROCESSES and 1 <= side_by_side <= MOST_PROCESSES) or peak < LEAST_BYTES:
         yield "it ran in no process or in too many, or took no memory"
-    if len(own) not in (0, workers) or max(own, default=0) > peak:
+    on_device = spent.get("worker_device_bytes", [])
+    if {len(own), len(on_device)} - {0, workers} or max(own, default=0) > peak:
         yield f"it names the memory of {len(own)} workers of {workers}, at most {max(own, default=0)} bytes of {peak}"
     most = SHARED * provenance.get("memory_bytes", 0)
     if max(peak, spent.get("predict_bytes", 0)) > most > 0 and workers == 1:
         yield f"it took {peak:,} bytes, its machine has {provenance['memory_bytes']:,}"
     on_gpu = provenance.get("gpu") and provenance.get("cuda")
-    if not on_gpu and (provenance.get("gpu") or spent.get("peak_device_bytes")):
+    if not on_gpu and (provenance.get("gpu") or spent.get("peak_device_bytes") or on_device):
         yield "it names a GPU, or memory of one, without CUDA"
+    if max(on_device, default=0) > spent.get("peak_device_bytes", 0):
+        yield "its GPUs took more memory while training than in all"
     if max(peak, spent.get("peak_device_bytes", 0)) * workers < record.num_parameters:
         yield f"its {record.num_parameters:,} parameters do not fit into the {peak:,} bytes that it took"
     if spent.get("model_bytes", record.num_parameters) < record.num_parameters:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.planning.trials import Planner
 from xmcbench.errors import XMCBenchError
-from xmcbench.trial.budget import allowed
+from xmcbench.trial.budget import excused_step
 from xmcbench.trial.method import build_method
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
@@ -94,8 +94,7 @@ def _unspent(record: Record) -> str:
     spent, limits = record.spent, record.trial.budget.spending()
     if not spent.get("steps") or spent.get("ended") or spent.get("refused_pass"):
         return ""
-    steps = {name: allowed(name, limit, spent) - limit for name, limit in limits.items()}
-    if any(spent.get(name, 0) + steps[name] >= limit * (1 - ROUNDING) for name, limit in limits.items()):
+    if any(spent.get(name, 0) + excused_step(name, spent) >= limit * (1 - ROUNDING) for name, limit in limits.items()):
         return ""
     name, limit = next(iter(limits.items()))
     return f"it spent {spent.get(name, 0):g} {name} of {limit:g}, and does not say why it ended"

@@ -13,7 +13,7 @@ import psutil
 import torch
 from torch import Tensor
 
-from xmcbench.engine.device import default_device, upload
+from xmcbench.engine.device import default_device, device_peak_memory, upload
 from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.encoders.encoder import autocast, evaluating
 from xmcbench.engine.sampling.batch import Batch
@@ -48,9 +48,8 @@ def check_memory(ledger: Ledger, budget: Budget, workers: Workers) -> None:
     """Raise `TooLargeError` on all workers where one has taken more memory than the budget allows a worker."""
     if budget.peak_bytes is None:
         return
-    device = default_device()
-    peak = peak_memory() if device.type == "cpu" else torch.get_device_module(device).max_memory_allocated()
-    ledger.check_memory(budget, workers.largest(float(peak)))
+    on_device = device_peak_memory()
+    ledger.check_memory(budget, workers.largest(float(peak_memory() if on_device is None else on_device)))
 
 
 @dataclass(frozen=True)
