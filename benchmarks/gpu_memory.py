@@ -12,6 +12,10 @@ from __future__ import annotations
 
 import os
 import sys
+
+if __name__ == "__main__":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # beside a real GPU none is pretended
+
 import tempfile
 import weakref
 from pathlib import Path
@@ -198,7 +202,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
     asked = parser.parse_args()
-    os.environ |= {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}  # beside a real GPU none is pretended
+    os.environ["HF_HUB_OFFLINE"] = "1"
     torch.set_num_threads(1)
     work = Workload.assumed(CARD, TOKENS, TOKENS)
     report("gpu_memory", [pretend(name, work) for name in asked.only], asked.markdown, by=("step",))

@@ -7,8 +7,8 @@ takes on a GPU, on any machine, and three mistakes show that a CPU hides:
 - random numbers drawn on the device are others than those drawn on the CPU;
 - whatever makes the host wait for the device is noted, with the function of the engine that asked for it.
 
-It shows nothing of CUDA's kernels, of their speed, of NCCL or of autocast. The first `pretended_gpu` registers it, but
-not beside a real GPU.
+It shows nothing of CUDA's kernels, of their speed, of NCCL or of autocast. Importing this registers the device, before
+torch's first backward pass as it has to be; but not beside a real GPU.
 """
 
 from __future__ import annotations
@@ -273,6 +273,10 @@ def registered() -> Library:
     for name, kernel in _KERNELS.items():
         library.impl(name, kernel, "PrivateUse1")
     return library  # whose end would take its kernels away
+
+
+if not torch.cuda.is_available():
+    registered()
 
 
 @contextmanager
