@@ -16,7 +16,8 @@ from toy import make_run, toy_data
 from xmcbench import sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.teachers import YES, Answers, Judgements, Pairs, Teacher
-from xmcbench.teachers.cached_judge import Account, CachedJudge, ChargedPairs
+from xmcbench.teachers.cached_judge import Account, CachedJudge
+from xmcbench.teachers.charged_pairs import ChargedPairs
 from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.run import Run
 from xmcbench_plugins.lmtx import LMTX

@@ -21,7 +21,8 @@ from xmcbench import Predictions, XMCBenchError
 from xmcbench.data.dataset import TrainingData
 from xmcbench.evaluation import rank
 from xmcbench.teachers import Answers, Pairs, Replies, Teacher, read_labels
-from xmcbench.teachers.cached_judge import Account, CachedJudge, ChargedPairs
+from xmcbench.teachers.cached_judge import Account, CachedJudge
+from xmcbench.teachers.charged_pairs import ChargedPairs
 from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.run import Progress, Run
 from xmcbench_plugins.infer_retrieve_rank import InferRetrieveRank, best_accepted, merged
@@ -181,8 +182,14 @@ def test_resumed_equals_unbroken_and_asks_nothing_twice(breath: int, trials: Tri
 
 def test_a_spent_budget_for_the_teacher_leaves_training_its_own(trials: Trials) -> None:
     _, run = trials.fitted(budget={"steps": 12, "teacher_calls": 50}, epochs=100)
-    assert run.ledger.teacher_calls == 50
+    documents = 50 // (1 + SMALL["shortlist"])
+    assert documents < run.ledger.teacher_calls <= 50
     assert run.ledger.steps == 12
+    written = [document for document, label in trials.asked if not label]
+    assert len(written) == documents
+    assert {document for document, _ in trials.asked} == set(written)  # each is judged
+    ids = np.sort(run.rng("documents").permutation(len(trials.data.texts))[:30])
+    assert set(written) != {trials.documents[i] for i in ids[:documents]}  # no lowest rows
 
 
 def test_a_damaged_folder_is_asked_for_again(trials: Trials, caplog: pytest.LogCaptureFixture) -> None:

@@ -63,9 +63,15 @@ def test_held_out_queries_of_a_suite_choose_where_there_are_some(trials: Trials)
     assert all(TEACHER_METRIC not in point for point in run.log.curve)
 
 
-@pytest.mark.parametrize("answer", [NO, UNPARSED])
-def test_a_teacher_that_accepts_nothing_is_one_line(answer: int, trials: Trials) -> None:
-    with pytest.raises(XMCBenchError, match="toy: the teacher accepted no label of 60 documents"):
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (NO, "toy: the teacher accepted no label of 60 documents"),
+        (UNPARSED, "teacher scripted: none of 32 replies holds an answer"),
+    ],
+)
+def test_a_teacher_that_accepts_nothing_is_one_line(answer: int, message: str, trials: Trials) -> None:
+    with pytest.raises(XMCBenchError, match=message):
         trials.beside(str(answer), lambda *_: answer).fitted()
 
 
@@ -131,3 +137,16 @@ def test_a_teachers_budget_ends_the_questions_and_the_last_cycle_counts(trials: 
     assert TEACHER_METRIC not in point
     assert not run.ledger.over(run.budget)
     assert method.num_parameters > 0
+
+
+def test_what_a_teachers_budget_reaches_is_drawn(trials: Trials) -> None:
+    """Not the lowest rows, which on sorted records would be of one kind; other seeds draw others."""
+    trials.says = yes_to_all
+    parts = []
+    for seed in range(4):
+        own = trials.beside(f"seed-{seed}")
+        _, run = own.fitted(run=own.run({"teacher_calls": 50}, seed=seed), cycles=1)
+        parts.append({document for document, _ in own.asked[0][: run.ledger.teacher_calls]})
+    assert all(len(part) == 10 for part in parts)
+    assert len(set(map(frozenset, parts))) == 4
+    assert 15 < np.mean([document for part in parts for document in part]) < 45  # of 60

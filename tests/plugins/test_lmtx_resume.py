@@ -11,7 +11,7 @@ from fitting import Killed, killer
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training import training
 from xmcbench.files.manifest import write_manifest
-from xmcbench.teachers.cached_judge import KEY
+from xmcbench.teachers.charged_pairs import KEY
 from xmcbench.trial.run import Run
 from xmcbench_plugins.lmtx import LMTX
 from xmcbench_plugins.lmtx.cycles import CycleAnswers, Cycles

@@ -70,6 +70,20 @@ def test_the_share_of_queries_that_are_cut_is_shown() -> None:
     assert "queries cut" not in dict(describe(trained())["Outcome"])
 
 
+def test_the_share_of_replies_without_an_answer_is_told_and_shown() -> None:
+    silent = {"teacher_calls": 200, "teacher_unparsed": 60, "teacher_cut": 50, "teacher_refused": 4}
+    taught, other = trained("taught", ledger=silent), trained("other", ledger={"teacher_calls": 200})
+    text = "30% of 200 replies of its teacher hold no answer (50 cut at their limit of tokens, 4 refused)"
+    board = leaderboard([taught, other, trained("alone")])
+    assert f"taught: {text}." in board.notes
+    rows = {row.method: row for group in board.groups for row in group.rows}
+    assert rows["taught"].facts["teacher_unparsed"] == 0.3
+    assert "teacher_unparsed" in board.groups[0].columns
+    assert "teacher_unparsed" not in rows["alone"].facts
+    assert dict(describe(taught)["Outcome"])["without answer"] == text
+    assert "without answer" not in dict(describe(other)["Outcome"])
+
+
 def test_a_method_without_a_hit_is_named() -> None:
     board = leaderboard([record("words", 0.0), record("hits", 0.01)])
     (note,) = [note for note in board.notes if "every metric is 0" in note]

@@ -12,13 +12,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from xmcbench.teachers import NO, UNPARSED, YES, Answers, Pairs, Replies, Teacher
-from xmcbench.teachers.cached_judge import Account, CachedJudge, ChargedPairs
+from xmcbench.teachers.cached_judge import Account, CachedJudge
+from xmcbench.teachers.charged_pairs import ChargedPairs
 from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.budget import Budget, Ledger
 
 WORDS = ("red", "blue", "green", "hat", "shoe", "coat")
 DOCUMENTS = [f"{a} {b} number {i}" for i, (a, b) in enumerate((a, b) for a in WORDS for b in WORDS if a != b)]
 LABELS = [*WORDS, "never", "unclear"]
+ANSWERED = len(LABELS) - 1  # labels with an answer, the first ones
 UNLIMITED = Budget(steps=1)
 
 
@@ -119,5 +121,5 @@ def ask_everything(root: str, name: str, pipe: Connection) -> None:
     """What another process does in the two-process test: every pair, and what its teacher was asked."""
     teacher = counting()
     desk = Desk(Path(root), name)
-    found = desk.judge(teacher)(*every_pair())
+    found = desk.judge(teacher)(*every_pair(labels=ANSWERED))
     pipe.send((teacher.asked, found.answers.tolist(), desk.ledger.teacher_cached))

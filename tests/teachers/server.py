@@ -22,7 +22,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
-FAULTS = ("429", "500", "503", "garbage", "html", "empty", "cut", "slow", "hang", "401", "half", "chatter")
+# Faults that befall a prompt each time.
+ALWAYS = {"401", "404", "parameter", "too long", "filter", "half", "chatter", "thinks", "apart", "rambles"}
+ALWAYS |= {"other model"}
+ERRORS = {
+    "401": {"message": "wrong key {key}", "code": "invalid_api_key"},
+    "404": {"message": "The model `m` does not exist.", "code": "model_not_found"},
+    "parameter": {
+        "message": "Unsupported parameter: 'max_tokens' is not supported with this model.",
+        "param": "max_tokens",
+        "code": "unsupported_parameter",
+    },
+    "too long": {"message": "This model's maximum context length is 9 tokens.", "code": "context_length_exceeded"},
+}
+REFUSED = "number 3"  # in the documents whose prompts are too long, or filtered
 ONE = re.compile(r"^DOC (?P<document>.*) LABEL (?P<label>.*)$", re.DOTALL)
 SEVERAL = re.compile(r"^DOC (?P<document>.*) LABELS\n(?P<labels>.*)$", re.DOTALL)
 WRITE = re.compile(r"^WRITE FOR (?P<document>.*)$", re.DOTALL)
@@ -48,12 +61,20 @@ class Handler(BaseHTTPRequestHandler):
         prompt = body["messages"][-1]["content"]
         with self.lock:
             self.seen[prompt] += 1
+            with self.log.with_suffix(".asked").open("a") as log:
+                log.write("x")
             first = self.seen[prompt] == 1
         pairs, text = answer(prompt)
-        fault = self.fault if first or self.fault in ("401", "half", "chatter") else ""
-        if fault in ("429", "500", "503", "401"):
-            said = f"wrong key {self.headers['authorization']}" if fault == "401" else "not now"
-            return self.reply(int(fault), json.dumps({"error": {"message": said}}))
+        fault = self.fault if first or self.fault in ALWAYS else ""
+        if fault in ("too long", "filter") and REFUSED not in prompt:
+            fault = ""
+        if fault == "parameter" and "max_tokens" not in body:
+            fault = ""
+        if fault in ("429", "500", "503"):
+            return self.reply(int(fault), json.dumps({"error": {"message": "not now"}}))
+        if fault in ERRORS:
+            error = {k: v.replace("{key}", str(self.headers["authorization"])) for k, v in ERRORS[fault].items()}
+            return self.reply(int(fault) if fault.isdigit() else 400, json.dumps({"error": error}))
         if fault == "garbage":
             return self.reply(200, '{"choices": [{"mess')
         if fault == "html":
@@ -68,11 +89,26 @@ class Handler(BaseHTTPRequestHandler):
             text = "\n".join(text.splitlines()[: len(pairs) // 2])
         if fault == "chatter":
             text = "It depends on what you mean."
+        thoughts, finish = "", "stop"
+        if fault in ("thinks", "apart", "rambles"):
+            thoughts = f"Is it? Yes or no? Not yes. {prompt} "
+            room = int(body["max_tokens"])
+            if fault == "rambles" or len(thoughts) > room:
+                thoughts, text, finish = thoughts[:room], "", "length"
+            elif fault == "thinks":
+                thoughts, text = "", f"<think>{thoughts}</think>\n\nNo doubt is left. {text}"
+        if fault == "rambles":
+            thoughts, text = "", f"<think>{thoughts}"
+        if fault == "filter":
+            text, finish = "", "content_filter"
         usage = {"prompt_tokens": len(prompt), "completion_tokens": len(text), "total_tokens": len(prompt) + len(text)}
-        message = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        said = {"role": "assistant", "content": text} | ({"reasoning_content": thoughts} if thoughts else {})
+        message: dict[str, Any] = {"index": 0, "finish_reason": finish, "message": said}
         if body.get("logprobs"):
             message["logprobs"] = {"content": [{"token": text, "logprob": -0.5, "top_logprobs": []}]}
-        content = json.dumps({"id": "1", "object": "chat.completion", "choices": [message], "usage": usage})
+        model = "another-model" if fault == "other model" else body["model"]
+        completion = {"id": "1", "object": "chat.completion", "model": model, "choices": [message], "usage": usage}
+        content = json.dumps(completion)
         if fault == "cut":
             return self.reply(200, content, cut=len(content) // 2)
         with self.lock:  # killed here or there, it has logged what it said, and nothing else
@@ -144,6 +180,11 @@ class Server:
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    def asked(self) -> int:
+        """How many requests came in."""
+        log = self.log.with_suffix(".asked")
+        return len(log.read_text()) if log.exists() else 0
 
     def answered(self) -> Counter[tuple[str, str]]:
         """How often each pair was answered."""

@@ -6,6 +6,7 @@ import csv
 import json
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -15,12 +16,14 @@ from typer.testing import CliRunner
 
 from xmcbench.cli import app
 from xmcbench.teachers import Answers
-from xmcbench.teachers.database import COLUMNS, FILE, JudgementStore
+from xmcbench.teachers.database import FILE, JudgementStore
+from xmcbench.teachers.endpoint import Endpoint
+from xmcbench.teachers.export import COLUMNS
 from xmcbench.trial.store import StoreError
 
-from .desk import DOCUMENTS, LABELS, Desk, counting, every_pair
+from .desk import ANSWERED, DOCUMENTS, LABELS, Desk, counting, every_pair
 
-WORDS = {1: "yes", 0: "no", -1: "unparsed"}
+WORDS = {1: "yes", 0: "no"}
 
 
 @pytest.fixture
@@ -38,6 +41,7 @@ def expected() -> list[dict[str, str]]:
     first = [
         {"document": DOCUMENTS[d], "label": LABELS[label], "answer": WORDS[int(answer)]}
         for d, label, answer in zip(documents, labels, answers, strict=True)
+        if answer in WORDS  # a reply without an answer is not stored
     ]
     return first + first[:3]
 
@@ -47,7 +51,7 @@ def test_every_judgement_is_in_the_table(results: Path, tmp_path: Path, form: st
     output = tmp_path / f"table.{form}"
     main_arguments = ["teachers", "export", "--store", str(results), "--format", form, "-o", str(output)]
     result = CliRunner().invoke(app, main_arguments, catch_exceptions=False)
-    assert result.output == f"{output}: 35 judgements\n"
+    assert result.output == f"{output}: 31 judgements\n"
     if form == "csv":
         with output.open(newline="") as file:
             table = list(csv.DictReader(file))
@@ -126,7 +130,7 @@ def test_a_damaged_file_is_told_in_a_line(tmp_path: Path, content: bytes) -> Non
 def test_tables_of_another_version_are_left_alone(results: Path) -> None:
     with sqlite3.connect(results / FILE) as database:
         database.execute("PRAGMA user_version = 9")
-    with pytest.raises(StoreError, match="found schema version 9, expected 3"):
+    with pytest.raises(StoreError, match="found schema version 9, expected 4"):
         JudgementStore(results)
 
 
@@ -163,7 +167,7 @@ def test_a_damaged_judgement_is_asked_for_again(tmp_path: Path, caplog: pytest.L
     after = Desk(tmp_path).judge(counting())(documents, labels).answers
     assert np.array_equal(before, after)
     assert "judgements are damaged and are asked for again" in caplog.text
-    assert len(list(JudgementStore(tmp_path / "results").rows())) == len(documents)
+    assert len(list(JudgementStore(tmp_path / "results").rows())) == 4 * ANSWERED
 
 
 def test_a_damaged_title_is_named_also_where_it_is_not_asked_for(results: Path) -> None:
@@ -178,6 +182,39 @@ def test_tables_without_a_version_are_left_alone(results: Path) -> None:
         database.execute("PRAGMA user_version = 0")
     with pytest.raises(StoreError, match=f"{FILE}: table teacher already exists"):
         JudgementStore(results)
+
+
+def earlier(root: Path, answers: dict[tuple[str, str], int], settings: dict[str, Any]) -> None:
+    """Make a store of schema version 3 of a teacher with these settings out of one of today."""
+    store = JudgementStore(root)
+    prompt = "DOC {document} LABEL {label}"
+    number = store.teacher("openai m", {"teacher": "openai", "model": "m"} | settings, prompt)
+    for (document, label), answer in answers.items():
+        ids, tokens = store.texts([document, label]), np.array([5])
+        kinds, sure = np.array([answer], np.int8), np.ones(1, np.float32)
+        store.add(number, ids[:1], ids[1:], Answers(np.zeros(1, np.int64), kinds, sure, tokens, tokens))
+    store.close()
+    with sqlite3.connect(root / FILE) as database:
+        database.execute("DROP TABLE served")
+        database.execute("PRAGMA user_version = 3")
+
+
+def test_answers_of_version_3_are_paid_for(tmp_path: Path) -> None:
+    """They are found under what they depend on, but for replies without an answer."""
+    own = {"revision": "", "temperature": 0.0, "logprobs": False, "request": {}}
+    old = own | {"max_words": 2, "answer_tokens": 8, "labels_per_prompt": 10}
+    earlier(tmp_path, {("a b c", "x"): 1, ("a b d", "y"): 0, ("e", "x"): -1, ("a b e", "x"): 0}, old)
+    told = {"name": "openai", "model": "m", "prompt": "DOC {document} LABEL {label}"}
+    teacher = Endpoint(Endpoint.Config.model_validate(told | {"max_words": 2}))
+    store = JudgementStore(tmp_path)
+    number = store.teacher(teacher.title, teacher.identity(), teacher.template)
+    documents = store.texts([teacher.reads(text) for text in ("a b c", "a b d", "e", "a b f")])
+    found = store.look_up(number, documents, store.texts(["x", "y", "x", "y"]))
+    assert found.places.tolist() == [0, 1, 3]
+    assert found.answers.tolist() == [1, 0, 0]  # of two documents that read the same the first answer stays
+    assert [row[:3] for row in store.rows()] == [("a b", "x", "yes"), ("a b", "y", "no")]
+    store.close()
+    assert JudgementStore(tmp_path).teacher(teacher.title, teacher.identity(), teacher.template) == number
 
 
 def test_an_empty_database_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 from threading import Timer
@@ -12,10 +13,13 @@ import pytest
 from pydantic import ValidationError
 
 from xmcbench.teachers import NO, UNPARSED, YES, TeacherError
-from xmcbench.teachers.endpoint import Endpoint, _cut, _divided
+from xmcbench.teachers.cached_judge import FIRST
+from xmcbench.teachers.database import JudgementStore
+from xmcbench.teachers.endpoint import Endpoint, _divided
+from xmcbench.teachers.prompts import first_words
 from xmcbench.trial.budget import Budget
 
-from .desk import DOCUMENTS, LABELS, Desk, every_pair
+from .desk import ANSWERED, DOCUMENTS, LABELS, Desk, every_pair
 from .server import PROMPT_ONE, PROMPT_SEVERAL, Server
 
 SECRET = "sk-do-not-tell-0123456789"
@@ -84,15 +88,137 @@ def test_half_an_answer_is_half_unparsed(server: Server, tmp_path: Path) -> None
     expected = desk.expected(*PAIRS).reshape(-1, 8)
     expected[:, 4:] = UNPARSED
     assert np.array_equal(found.answers, expected.ravel())
-    Desk(tmp_path, "again").judge(endpoint(server, prompt=PROMPT_SEVERAL, labels_per_prompt=8))(*PAIRS)
+    assert desk.ledger.teacher_unparsed == 32
     assert server.answered() == EACH_ONCE
+    server.start()
+    again = Desk(tmp_path, "again")
+    found = again.judge(endpoint(server, prompt=PROMPT_SEVERAL, labels_per_prompt=8))(*PAIRS)
+    assert np.array_equal(found.answers, again.expected(*PAIRS))
+    assert server.answered() == {pair: 1 + (pair[1] in LABELS[4:]) for pair in EACH_ONCE}
 
 
-def test_chatter_is_no_answer(server: Server, tmp_path: Path) -> None:
-    server.start("chatter")
-    found = Desk(tmp_path).judge(endpoint(server))(*every_pair(1))
-    assert np.all(found.answers == UNPARSED)
-    assert np.all(found.confidence == 0)
+def stopped(server: Server, root: Path, fault: str, **settings: Any) -> str:
+    """What is told where a server has this fault: one line, and nothing is charged or stored."""
+    server.start(fault)
+    desk = Desk(root)
+    with pytest.raises(TeacherError) as told:
+        desk.judge(endpoint(server, **settings))(*every_pair())
+    assert desk.ledger.teacher_calls == 0
+    assert list(JudgementStore(root / "results").rows()) == []
+    assert "\n" not in str(told.value)
+    assert SECRET not in str(told.value)
+    return str(told.value)
+
+
+def test_chatter_ends_after_the_first_batch(server: Server, tmp_path: Path) -> None:
+    said = "none of 32 replies holds an answer; a reply: 'It depends on what you mean.'; change prompt, or the model"
+    assert stopped(server, tmp_path, "chatter") == f"teacher openai m: {said}"
+    assert server.answered().total() == FIRST
+
+
+def test_replies_that_are_cut_end_after_the_first_batch(server: Server, tmp_path: Path) -> None:
+    """And are asked for again once there is room, also by the same trial."""
+    told = stopped(server, tmp_path, "rambles", answer_tokens=20)
+    said = "none of 32 replies holds an answer (32 cut); a reply, which its limit of tokens cut: "
+    assert told.startswith(f"teacher openai m: {said}'<think>Is it? Yes or no? No'; raise the limit")
+    assert told.endswith("(answer_tokens: 20)")
+    assert server.answered().total() == FIRST
+    server.start()
+    desk = Desk(tmp_path, "again")
+    found = desk.judge(endpoint(server, answer_tokens=20))(*PAIRS)
+    assert np.array_equal(found.answers, desk.expected(*PAIRS))
+
+
+@pytest.mark.parametrize("fault", ["thinks", "apart"])
+@pytest.mark.parametrize("prompt", [PROMPT_ONE, PROMPT_SEVERAL])
+def test_a_model_that_thinks_answers_by_default(server: Server, tmp_path: Path, fault: str, prompt: str) -> None:
+    server.start(fault)
+    desk = Desk(tmp_path)
+    found = desk.judge(endpoint(server, prompt=prompt))(*PAIRS)
+    assert np.array_equal(found.answers, desk.expected(*PAIRS))
+    assert desk.ledger.teacher_cut == 0
+
+
+@pytest.mark.parametrize(("fault", "reason"), [("too long", "maximum context length"), ("filter", "content filter")])
+def test_a_prompt_that_is_refused_has_no_answer_and_ends_nothing(
+    server: Server, tmp_path: Path, fault: str, reason: str
+) -> None:
+    server.start(fault)
+    desk, teacher, pairs = Desk(tmp_path), endpoint(server), every_pair(8, ANSWERED)
+    found = desk.judge(teacher)(*pairs)
+    refused = np.array(["number 3" in DOCUMENTS[d] for d in pairs[0]])
+    assert np.array_equal(found.answers, np.where(refused, UNPARSED, desk.expected(*pairs)))
+    ledger = desk.ledger
+    assert ledger.teacher_refused == ledger.teacher_unparsed == refused.sum() > 0
+    assert ledger.teacher_calls == len(pairs[0])
+    assert reason in teacher.without_answer
+    prompts = server.asked()
+    server.start()
+    Desk(tmp_path, "again").judge(endpoint(server))(*pairs)
+    assert server.asked() == prompts + refused.sum()
+
+
+def test_where_every_prompt_is_refused_the_first_batch_is_the_last(server: Server, tmp_path: Path) -> None:
+    server.start("too long")
+    desk = Desk(tmp_path, documents=[f"number 3 {text}" for text in DOCUMENTS])
+    message = r"none of 32 replies holds an answer \(32 refused\); the last prompt was refused: This model's maximum"
+    with pytest.raises(TeacherError, match=message):
+        desk.judge(endpoint(server))(*every_pair())
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("401", r"refuses the requests \(401: wrong key .*\); set the key in \$OPENAI_API_KEY; its earlier"),
+        ("404", r"refuses the requests \(404: The model `m` does not exist.\); set base_url, with its /v1, and model;"),
+        (
+            "parameter",
+            r"\(400: Unsupported parameter: 'max_tokens'.*\); `request: \{max_tokens: null\}` leaves that",
+        ),
+    ],
+)
+def test_what_all_requests_have_in_common_ends_at_once(
+    server: Server, tmp_path: Path, fault: str, message: str
+) -> None:
+    assert re.search(message, stopped(server, tmp_path, fault))
+    assert server.asked() <= 4  # those in flight
+    assert server.answered().total() == 0
+
+
+def test_a_field_that_is_null_is_left_out(server: Server, tmp_path: Path) -> None:
+    server.start("parameter")
+    desk = Desk(tmp_path)
+    found = desk.judge(endpoint(server, request={"max_tokens": None, "max_completion_tokens": 99}))(*PAIRS)
+    assert np.array_equal(found.answers, desk.expected(*PAIRS))
+
+
+def test_another_model_behind_the_name_is_told(
+    server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for fault in ("", "other model"):
+        server.start(fault)
+        teacher = endpoint(server)
+        Desk(tmp_path, fault or "first").judge(teacher)(*every_pair(4 if fault else 2))
+        assert teacher.described == ("openai m, served as another-model and m" if fault else "openai m")
+    told = "teacher openai m: its server now calls the model another-model, earlier answers are of m; `revision` keeps"
+    assert caplog.text.count(told) == 1
+    cached = endpoint(server)
+    Desk(tmp_path, "cached").judge(cached)(*every_pair(2, 2))
+    assert cached.described == "openai m, served as another-model and m"
+
+
+def test_settings_that_change_nothing_in_a_prompt_share_answers(server: Server, tmp_path: Path) -> None:
+    server.start()
+    pairs = every_pair(8, ANSWERED)
+    Desk(tmp_path).judge(endpoint(server, max_words=4))(*pairs)
+    asked = server.answered().total()
+    for own in ({"max_words": 99}, {"answer_tokens": 9}, {"labels_per_prompt": 3}, {"request": {"max_tokens": 7}}):
+        desk = Desk(tmp_path, str(own))
+        desk.judge(endpoint(server, **own))(*pairs)
+        assert desk.ledger.teacher_cached == len(pairs[0])
+    assert server.answered().total() == asked
+    Desk(tmp_path, "cut").judge(endpoint(server, max_words=2))(*pairs)  # "red blue", without its number
+    assert server.answered().total() > asked
 
 
 @pytest.mark.parametrize("prompt", [PROMPT_ONE, PROMPT_SEVERAL])
@@ -154,7 +280,7 @@ def test_confidence_is_the_probability_where_the_endpoint_tells_it(server: Serve
 def test_where_the_model_is_served_is_no_part_of_its_answers(server: Server) -> None:
     one = endpoint(server, concurrency=1, timeout=3, retries=2, key_variable="OTHER_KEY")
     assert one.identity() == endpoint(server, base_url="https://elsewhere.example/v1").identity()
-    for other in ({"model": "n"}, {"revision": "2"}, {"temperature": 1.0}, {"max_words": 3}, {"request": {"seed": 1}}):
+    for other in ({"model": "n"}, {"revision": "2"}, {"temperature": 1.0}, {"request": {"seed": 1}}):
         assert endpoint(server, **other).identity() != one.identity()
 
 
@@ -174,6 +300,8 @@ def test_without_a_key_the_hosted_endpoint_is_not_asked(monkeypatch: pytest.Monk
         {"base_url": "host:8000"},
         {"key_variable": SECRET},
         {"concurrency": 0},
+        {"request": {"stream": True}},
+        {"request": {"messages": []}},
         {"key": SECRET},
     ],
 )
@@ -183,9 +311,9 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
 
 
 def test_documents_are_cut_between_words_and_tokens_divided_whole() -> None:
-    assert _cut("a  bc\nd", 2) == "a  bc"
-    assert _cut(" a b ", 2) == " a b"
-    assert _cut("a b", 5) == "a b"
+    assert first_words("a  bc\nd", 2) == "a  bc"
+    assert first_words(" a b ", 2) == " a b"
+    assert first_words("a b", 5) == "a b"
     for total, count in ((10, 3), (0, 4), (7, 7), (5, 8)):
         parts = _divided(total, count)
         assert (parts.sum(), len(parts)) == (total, count)

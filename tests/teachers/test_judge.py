@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,13 +14,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy import make_run
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.teachers import UNASKED, Answers, Teacher, TeacherError
-from xmcbench.teachers.cached_judge import ChargedPairs
+from xmcbench.teachers import UNASKED, UNPARSED, Answers, Pairs, Teacher, TeacherError
+from xmcbench.teachers.cached_judge import FIRST, JudgeFactory
+from xmcbench.teachers.charged_pairs import UNANSWERED, ChargedPairs, UnansweredPairs
+from xmcbench.teachers.database import JudgementStore
+from xmcbench.teachers.teacher import CUT, REFUSED
 from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.store import StoreError
 
-from .desk import DOCUMENTS, LABELS, Counting, Desk, ask_everything, counting, every_pair, told
+from .desk import ANSWERED, DOCUMENTS, LABELS, Counting, Desk, ask_everything, counting, every_pair, told
 
 
 def test_answers_are_the_teachers_in_the_order_of_the_questions(tmp_path: Path) -> None:
@@ -48,8 +56,8 @@ def test_a_pair_is_asked_and_charged_once_however_often_it_is_put(tmp_path: Path
 def test_a_second_trial_asks_nobody_and_is_charged_the_same(tmp_path: Path) -> None:
     first, second = Desk(tmp_path, "first"), Desk(tmp_path, "second")
     teacher = counting()
-    one = first.judge(teacher)(*every_pair())
-    two = second.judge(counting(breath=0))(*every_pair())
+    one = first.judge(teacher)(*every_pair(labels=ANSWERED))
+    two = second.judge(counting(breath=0))(*every_pair(labels=ANSWERED))
     assert np.array_equal(one.answers, two.answers)
     assert np.array_equal(one.confidence, two.confidence)
     assert second.ledger.teacher_tokens == first.ledger.teacher_tokens > 0
@@ -77,7 +85,7 @@ def test_equal_texts_are_one_text(tmp_path: Path) -> None:
 
 
 def test_what_was_answered_before_a_teacher_fell_silent_is_kept(tmp_path: Path) -> None:
-    documents, labels = every_pair()
+    documents, labels = every_pair()  # some replies hold no answer: a trial that was not failed remembers these too
     asked = Counter[tuple[str, str]]()
     for breath in (10, 25, 3, None):
         desk, teacher = Desk(tmp_path), counting(breath=breath)
@@ -101,7 +109,7 @@ def test_a_limit_on_calls_is_kept_to_the_pair(tmp_path: Path, cached: bool) -> N
     found = judge(documents, labels)
     assert np.array_equal(found.asked, np.arange(len(documents)) < 20)
     assert np.all(found.answers[20:] == UNASKED)
-    assert len(teacher.asked) == (0 if cached else 20)
+    assert len(teacher.asked) == ((labels[:20] == ANSWERED).sum() if cached else 20)  # the store has no silence
     assert desk.ledger.fraction(desk.budget) == 1
     assert not desk.ledger.over(desk.budget)
     again = judge(documents[10:30], labels[10:30])  # what is paid for is still answered
@@ -205,10 +213,10 @@ def test_two_processes_share_the_work_and_ask_each_pair_once(tmp_path: Path) -> 
     told = [end[0].recv() for end in ends]
     for worker in workers:
         worker.join()
-    assert told[0][1] == told[1][1] == Desk(tmp_path).expected(*every_pair()).tolist()
+    assert told[0][1] == told[1][1] == Desk(tmp_path).expected(*every_pair(labels=ANSWERED)).tolist()
     assert [cached for *_, cached in told] == [len(told[1][0]), len(told[0][0])]
     asked = Counter(map(tuple, told[0][0] + told[1][0]))
-    assert asked == Counter({(document, label): 1 for document in DOCUMENTS for label in LABELS})
+    assert asked == Counter({(document, label): 1 for document in DOCUMENTS for label in LABELS[:ANSWERED]})
 
 
 def test_ids_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -248,6 +256,87 @@ def test_a_damaged_list_of_charged_pairs_is_one_line(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(XMCBenchError, match="charged: found 2 intact pairs, expected 3: delete"):
         ChargedPairs(path, 3)
+
+
+def test_a_reply_without_an_answer_is_of_the_trial_that_asked(tmp_path: Path) -> None:
+    """A killed trial does not ask again, another does, and each pays once."""
+    pairs = every_pair(4)
+    first = Desk(tmp_path)
+    teacher = counting()
+    found = first.judge(teacher)(*pairs)
+    assert first.ledger.teacher_unparsed == (found.answers == UNPARSED).sum() == 4
+    assert len(list(JudgementStore(tmp_path / "results").rows())) == 4 * ANSWERED
+
+    resumed, silent = Desk(tmp_path), counting(breath=0)  # its ledger was not written before the kill
+    assert np.array_equal(resumed.judge(silent)(*pairs).answers, found.answers)
+    assert not silent.asked
+    for name in ("calls", "unparsed", "prompt_tokens", "completion_tokens"):
+        assert getattr(resumed.ledger, f"teacher_{name}") == getattr(first.ledger, f"teacher_{name}"), name
+
+    other, again = Desk(tmp_path, "other"), counting()
+    other.judge(again)(*pairs)
+    assert [label for _, label in again.asked] == ["unclear"] * 4
+    assert (other.ledger.teacher_calls, other.ledger.teacher_cached) == (32, 28)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 39])
+def test_of_a_list_of_silences_the_whole_rows_count(tmp_path: Path, cut: int) -> None:
+    path = tmp_path / "unanswered.bin"
+    kinds, spent = np.array([UNPARSED, CUT, REFUSED]), np.arange(6).reshape(2, 3)
+    UnansweredPairs(path).add(np.array([7, -5, 3]), kinds, spent)
+    path.write_bytes(path.read_bytes()[: 3 * 40 - cut])
+    rest = UnansweredPairs(path)
+    places, rows = rest.look_up(np.array([1, 3, -5, 7]))
+    assert places.tolist() == [*([1] if not cut else []), 2, 3]
+    assert rows["kind"].tolist() == [*([REFUSED] if not cut else []), CUT, UNPARSED]
+    assert rows["completion_tokens"].tolist() == [*([5] if not cut else []), 4, 3]
+    rest.add(np.array([1]), np.array([CUT]), np.zeros((2, 1)))
+    assert UnansweredPairs(path).look_up(np.array([1, 7]))[0].tolist() == [0, 1]
+
+
+class Silent(Counting):
+    """Has nothing to say after its first `breath` replies."""
+
+    def ask(self, pairs: Pairs) -> Iterator[Answers]:
+        for batch in super().ask(pairs):
+            silent = len(self.asked) > (self.silent_after or 0)
+            kinds = np.full(len(batch.places), CUT if silent else 1, np.int8)
+            yield replace(batch, answers=kinds)
+
+    silent_after: int | None = None
+    without_answer = "a reply: 'hm'; raise the limit"
+
+
+def test_a_first_batch_without_an_answer_is_the_last(tmp_path: Path) -> None:
+    teacher = Silent(Counting.Config(name="counting", size=100))
+    expected = r"^teacher counting: none of 32 replies holds an answer \(32 cut\); a reply: 'hm'; raise the limit$"
+    with pytest.raises(TeacherError, match=expected):
+        Desk(tmp_path).judge(teacher)(*every_pair())
+    assert len(teacher.asked) == FIRST
+    assert list(JudgementStore(tmp_path / "results").rows()) == []
+
+
+def test_a_teacher_that_answers_no_more_is_stopped_after_a_batch(tmp_path: Path) -> None:
+    teacher = Silent(Counting.Config(name="counting", size=50))
+    teacher.silent_after = FIRST + 1
+    with pytest.raises(TeacherError, match="none of 50 replies holds an answer"):
+        Desk(tmp_path).judge(teacher)(*every_pair())
+    assert len(teacher.asked) <= FIRST + 100
+    kept = len(list(JudgementStore(tmp_path / "results").rows()))
+    assert 0 < kept <= FIRST + 1
+
+
+@pytest.mark.parametrize("problem", [TeacherError("down"), KeyboardInterrupt(), StoreError("full"), None])
+def test_after_a_failure_the_next_attempt_asks_again(tmp_path: Path, problem: BaseException | None) -> None:
+    """An interrupted one, or one whose disk was full, goes on where it was."""
+    run = make_run(tmp_path, {"epochs": 1})
+    run.checkpoint.mkdir(parents=True)
+    (run.checkpoint / UNANSWERED).write_bytes(b"")
+    factory = JudgeFactory(run, tmp_path, None, [], np.zeros(0, np.int64), [], [])  # type: ignore[arg-type]
+    with suppress(TeacherError, KeyboardInterrupt, StoreError), factory:
+        if problem:
+            raise problem
+    assert (run.checkpoint / UNANSWERED).exists() == (not isinstance(problem, TeacherError))
 
 
 WRITE = "{document}: which labels?"

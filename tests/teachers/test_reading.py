@@ -28,11 +28,30 @@ from xmcbench.teachers.prompts import read_answer, read_answers
         ("Yes/No", UNPARSED),
         ("I would say yes", UNPARSED),
         ("There is no relation", UNPARSED),
+        ("It names a red hat.\n\n**Yes**", YES),
+        ("It names no hat, so the answer is: no.", NO),
+        ("Is it? The answer is yes or no", UNPARSED),
+        ("<think>yes</think>It names no shoe, but it names the hat. Yes", YES),
+        ("<think>yes</think>No shoe, but the hat: **Yes.**", YES),
+        ("<think>no</think>Yes, since there is no doubt", YES),
+        ("<think>no</think>So yes, it names the hat", YES),
+        ("<think>yes</think>There is no relation", UNPARSED),
+        ("<think>yes</think>Is it yes or no?", UNPARSED),
+        ("<think>yes</think>", UNPARSED),
+        ("the chat template has opened the thoughts: yes</think>\n\nno", NO),
+        ("<thinking>yes</thinking>no", NO),
+        ("[THINK]yes[/THINK]no", NO),
+        ("<seed:think>yes</seed:think>no", NO),
         ("是", UNPARSED),
     ],
 )
 def test_one_answer(text: str, answer: int) -> None:
     assert read_answer(text) == answer
+
+
+def test_thoughts_that_a_server_keeps_apart_are_thoughts() -> None:
+    assert read_answer("No shoe, but a hat. Yes", thought=True) == YES
+    assert read_answer("No shoe, but a hat. Yes") == NO
 
 
 @pytest.mark.parametrize(
@@ -48,6 +67,7 @@ def test_one_answer(text: str, answer: int) -> None:
         ("yes\nno\nyes", (UNPARSED,) * 3),
         ("", (UNPARSED,) * 3),
         ("<think>1. no</think>1. **yes**", (YES, UNPARSED, UNPARSED)),
+        ("<think>1. no 2. yes", (UNPARSED,) * 3),
     ],
 )
 def test_several_answers(text: str, answers: tuple[int, ...]) -> None:

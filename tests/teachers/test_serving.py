@@ -137,7 +137,7 @@ def test_a_served_model_answers_as_it_does_here_and_what_it_said_outlives_it(
     registry.cache_clear()
     record, predicted = run(bench, url, small_encoder, **settings)
     assert record.status is Status.OK
-    assert record.teacher == f"openai {opinionated}"
+    assert record.teacher == f"openai {opinionated}, served as {opinionated}@main"
 
     process.kill()
     process.wait()

@@ -106,7 +106,8 @@ def export(
     store: StoreDir = Path("results"),
 ) -> None:
     """Write the judgements of a store as a table: document, label, answer, confidence, teacher."""
-    from xmcbench.teachers.database import FILE, JudgementStore, writer
+    from xmcbench.teachers.database import FILE, JudgementStore
+    from xmcbench.teachers.export import writer
 
     write = writer(form, to_file=output is not None)
     if not (store / FILE).is_file():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts
+from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, unanswered
 from xmcbench.reporting.rows import budget_text, share_spent
 from xmcbench.reporting.text_table import (
     TextTable,
@@ -182,6 +182,7 @@ def _outcome(record: Record) -> dict[str, Any]:
         "trainable parameters": record.num_parameters,
         "workers": record.workers,
         "teacher": record.teacher and record.teacher + simulated,
+        "without answer": unanswered(record),
         "failure": failure and f"{failure.type}{where}: {failure.message}",
         "truth": record.truth_hash,
         **{name: f"SHA-256 {digest}" for name, digest in record.digests.items()},

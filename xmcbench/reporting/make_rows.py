@@ -19,7 +19,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, what_is_wrong
+from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, unanswered, what_is_wrong
 from xmcbench.reporting.published import COSTS, KINDS, PublishedRow
 from xmcbench.reporting.rows import Row, grouped, share_spent
 from xmcbench.reporting.text_table import Value, folded
@@ -92,6 +92,7 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         idle=idle_parts(first),
         few_steps=few_steps(first),
         alike=alike_texts(first),
+        unanswered=unanswered(first),
         wrong=what_is_wrong(first),
         unlimited=scored and not imported and (solved or not limited),
         problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",
@@ -138,6 +139,9 @@ def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:
     known = {name: [float(ledger[name]) for ledger in ledgers if name in ledger] for name in SPENT}
     spent = {name: sum(own) / len(own) for name, own in known.items() if own}
     spent = {name: mean for name, mean in spent.items() if mean or not name.startswith("teacher")}
+    if asked := [own for own in ledgers if own.get("teacher_unparsed")]:
+        silent = sum(own["teacher_unparsed"] for own in asked)
+        spent["teacher_unparsed"] = silent / sum(own.get("teacher_calls", 0) for own in ledgers)
     if "device_seconds" in spent:
         spent["training_hours"] = spent["device_seconds"] / 3600
     if training := [own for ledger in ledgers if (own := ledger.get("stage_seconds", {}).get("train"))]:

@@ -148,6 +148,7 @@ def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[s
     yield from (f"Few steps: {row.label}: {row.few_steps}." for row in rows if row.few_steps and not row.below_popular)
     for alike in dict.fromkeys(row.alike for row in rows if row.alike):
         yield f"{', '.join(row.label for row in rows if row.alike == alike)}: {alike}."
+    yield from (f"{row.label}: {row.unanswered}." for row in rows if row.unanswered)
     if nothing := [row.label for row in rows if row.metrics and not any(row.metrics.values())]:
         yield (
             f"{', '.join(nothing)}: every metric is 0: no label that is found is true. Methods that match words "
@@ -190,6 +191,21 @@ def few_steps(record: Record) -> str:
     batch = record.trial.config.get("batch_size")  # in a record of others anything
     lower = "lower batch_size or " if isinstance(batch, int) and batch > SMALLEST_BATCH else ""
     return f"{steps} steps: {lower}raise the budget"
+
+
+MUCH_UNANSWERED = 0.01  # share of a teacher's replies without an answer that is worth a note
+
+
+def unanswered(record: Record) -> str:
+    """How many of the teacher's replies hold no answer, and of which kind; empty for a few."""
+    spent = record.spent
+    calls, silent = spent.get("teacher_calls", 0), spent.get("teacher_unparsed", 0)
+    if not calls or silent / calls < MUCH_UNANSWERED:
+        return ""
+    kinds = {"cut": "cut at their limit of tokens", "refused": "refused"}
+    counts = [f"{count:,} {text}" for name, text in kinds.items() if (count := spent.get(f"teacher_{name}", 0))]
+    reasons = f" ({', '.join(counts)})" if counts else ""
+    return f"{silent / calls:.0%} of {calls:,} replies of its teacher hold no answer{reasons}"
 
 
 def alike_texts(record: Record) -> str:

@@ -32,7 +32,15 @@ USUAL_METRICS = {
     "zero-shot": ("P@1", "P@3", "P@5", "R@1", "R@10", "R@100"),
 }
 USUAL_COLUMNS = {
-    "measured": ("teacher_tokens", "device_seconds", "query_ms", "peak_bytes", "num_parameters", "variants"),
+    "measured": (
+        "teacher_tokens",
+        "teacher_unparsed",
+        "device_seconds",
+        "query_ms",
+        "peak_bytes",
+        "num_parameters",
+        "variants",
+    ),
     "imported": (),
     "published": ("kind", "batch_size", "negatives", "encoder", "hardware", "training_hours", "paper", "variants"),
 }

@@ -71,6 +71,7 @@ class Row:
     idle: tuple[str, ...] = ()  # measured: parts of the method that never ran
     few_steps: str = ""  # measured: that training has hardly begun
     alike: str = ""  # measured: that its encoder does not tell texts apart
+    unanswered: str = ""  # measured: how much its teacher left unanswered
     wrong: str = ""  # measured: what most likely keeps it down, where it is below popular
     unlimited: bool = False  # measured: it, or its linear solver, spends nothing that its budget limits
     stated: bool = False  # measured: its metrics cannot be recomputed here

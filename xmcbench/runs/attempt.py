@@ -114,7 +114,7 @@ class Attempt:
             workers=self.worker.size,
             checks=self.sandbox.checks,
             curve=self.log.curve,
-            teacher=", ".join(teacher.title for teacher in self.teachers),
+            teacher=", ".join(teacher.described for teacher in self.teachers),
             simulated_teacher=any(teacher.simulated for teacher in self.teachers),
             selection_split=split,
             **self.outcome,
@@ -190,8 +190,9 @@ def training_run(attempt: Attempt, train: TrainingData, rows: np.ndarray, **more
     run = Run(trial.seed, trial.budget.model_copy(), checkpoint, job.cache, **fields)
     annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, job.data, job.cache)
     popen = partial(attempt.sandbox.outside, subprocess.Popen)  # a simulated teacher opens the whole dataset
-    judges = JudgeFactory(run, job.store, annotated, train.texts, rows, train.label_texts, attempt.teachers, popen)
-    with closing(judges):
+    with JudgeFactory(
+        run, job.store, annotated, train.texts, rows, train.label_texts, attempt.teachers, popen
+    ) as judges:
         yield replace(run, judge=judges)
 
 

@@ -50,6 +50,7 @@ COLUMNS = {
         ),
         Column("teacher_calls", "teacher calls", "count", "questions sent to a teacher"),
         Column("teacher_tokens", "teacher tokens", "count", "tokens a teacher read and wrote"),
+        Column("teacher_unparsed", "no answer", "share", "share of a teacher's replies that hold no answer"),
         Column("device_seconds", "seconds", "seconds", "wall clock of all stages that the budget covers"),
         Column("train_seconds", "training s", "seconds", "wall clock of training alone"),
         Column("query_ms", "ms/query", "number", "wall clock of predicting, in milliseconds per test query"),

@@ -1,33 +1,25 @@
 """The judgements of teachers: one SQLite file in the store, shared by all trials and safe for concurrent processes.
 
-A document or label is identified by the hash of its text, a teacher by everything that determines its answers. Each
-text is stored once, and judgements refer to it by its id. Whenever texts and judgements are read, they are checked
-against their hashes and checksums.
-
-`export` writes them as a table, row by row, because a store may hold millions.
+Only a yes or a no is stored, never a reply without one. A document or label is identified by the hash of its text, a
+teacher by everything that determines its answers. Each text is stored once, and judgements refer to it by its id.
+Whenever texts and judgements are read, they are checked against their hashes and checksums.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import sqlite3
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
-from itertools import count, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
 
-from xmcbench.errors import UnknownNameError, XMCBenchError, import_extra
-from xmcbench.files.atomic import atomic_write
-from xmcbench.files.csv_text import cell
+from xmcbench.teachers.prompts import first_words
 from xmcbench.teachers.teacher import Answers, Replies
 from xmcbench.trial.run import NO, UNPARSED, YES
 from xmcbench.trial.splitmix64 import mix, splitmix64
@@ -36,12 +28,11 @@ from xmcbench.trial.store import StoreError
 _log = logging.getLogger(__name__)
 FILE = "judgements.sqlite"  # in the root of the store
 LOCKS = "locks"  # the folder of lock files, in the root of the store
-VERSION = 3  # of the database schema
+VERSION = 4  # of the database schema
 WAIT_SECONDS = 60.0  # longest wait for a concurrent writer
 CHUNK = 500  # values in one SQL statement
 ROWS = 10_000  # read at a time
-WORDS = {YES: "yes", NO: "no", UNPARSED: "unparsed"}
-COLUMNS = ("document", "label", "answer", "confidence", "teacher", "identity", "prompt")
+WORDS = {YES: "yes", NO: "no"}
 
 _TABLES = """
 CREATE TABLE teacher (
@@ -57,6 +48,11 @@ CREATE TABLE judgement (
     prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
     checksum INTEGER NOT NULL,  -- of the values before it
     PRIMARY KEY (teacher, document, label)
+) STRICT, WITHOUT ROWID;
+"""
+_SERVED = """
+CREATE TABLE served (  -- the names by which servers called the model of a teacher
+    teacher INTEGER NOT NULL, name TEXT NOT NULL, PRIMARY KEY (teacher, name)
 ) STRICT, WITHOUT ROWID;
 """
 _INTEGERS = ("teacher", "document", "label", "answer", "prompt_tokens", "completion_tokens", "checksum")
@@ -79,10 +75,13 @@ class JudgementStore:
                 self._database = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
                 self._database.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait for each other
                 (version,) = self._database.execute("PRAGMA user_version").fetchone()
-                if version == 0:
+                if version in (0, 3):
                     with self._transaction():
-                        for statement in (*_TABLES.split(";\n"), f"PRAGMA user_version = {VERSION}"):
+                        for statement in (*(_TABLES.split(";\n") if version == 0 else ()), _SERVED):
                             self._database.execute(statement)
+                        if version == 3:
+                            self._from_version_3()
+                        self._database.execute(f"PRAGMA user_version = {VERSION}")
                 elif version != VERSION:
                     raise StoreError(f"{self.path}: found schema version {version}, expected {VERSION}")
 
@@ -100,6 +99,43 @@ class JudgementStore:
             )
             (row_id,) = self._database.execute("SELECT id FROM teacher WHERE hash = ?", (key,)).fetchone()
         return int(row_id)
+
+    def _from_version_3(self) -> None:
+        """Drop replies without an answer, and bring answers of endpoints under what they depend on.
+
+        That is, of a document, what the model read of it; limits that cut a document or a reply are no settings of an
+        answer any more. Where two teachers become one, the first answer stays.
+        """
+        self._database.execute(f"DELETE FROM judgement WHERE answer = {UNPARSED}")
+        teachers = self._database.execute("SELECT id, title, identity, prompt FROM teacher ORDER BY id").fetchall()
+        for old, title, text, prompt in teachers:
+            identity: dict[str, Any] = json.loads(text)
+            if identity.get("teacher") != "openai" or "max_words" not in identity:
+                continue
+            words = identity.pop("max_words")
+            identity.pop("answer_tokens", None)
+            if "{labels}" not in prompt:
+                identity.pop("labels_per_prompt", None)
+            statement = f"SELECT {_COLUMNS}, content FROM judgement JOIN text ON text.id = document WHERE teacher = ?"
+            rows = self._database.execute(statement, (old,)).fetchall()
+            table = np.array([row[:-1] for row in rows], _JUDGEMENT)
+            intact = table["checksum"] == _checksums(table)
+            table["teacher"] = self.teacher(title, identity, prompt)
+            table["document"] = self.texts([first_words(row[-1], words) for row in rows])
+            self._database.execute("DELETE FROM judgement WHERE teacher = ?", (old,))
+            self._insert(table[intact])
+
+    def served(self, teacher: int) -> list[str]:
+        """The names by which servers have called the model of a teacher, sorted."""
+        with self._faults():
+            found = self._database.execute("SELECT name FROM served WHERE teacher = ? ORDER BY name", (teacher,))
+            return [name for (name,) in found]
+
+    def add_served(self, teacher: int, names: Iterable[str]) -> None:
+        """Note names by which a server calls the model of a teacher."""
+        with self._faults(), self._transaction():
+            rows = [(teacher, name) for name in names]
+            self._database.executemany("INSERT OR IGNORE INTO served (teacher, name) VALUES (?, ?)", rows)
 
     def texts(self, contents: Sequence[str]) -> np.ndarray:
         """The ids of texts, int64 [N]. New texts are added."""
@@ -181,13 +217,17 @@ class JudgementStore:
         table["teacher"], table["document"], table["label"] = teacher, documents, labels
         table["answer"], table["confidence"] = answers.answers, answers.confidence
         table["prompt_tokens"], table["completion_tokens"] = answers.prompt_tokens, answers.completion_tokens
+        with self._faults(), self._transaction():
+            self._insert(table)
+
+    def _insert(self, table: np.ndarray) -> None:
+        """Add the judgements of a table, but for those that are there, with their checksums."""
         table["checksum"] = _checksums(table)
         statement = f"INSERT OR IGNORE INTO judgement ({_COLUMNS}) VALUES ({_marks(_NAMES)})"
-        with self._faults(), self._transaction():
-            self._database.executemany(statement, table.tolist())
+        self._database.executemany(statement, table.tolist())
 
     def rows(self, title: str = "*") -> Iterator[tuple[str, str, str, float, str, str, str]]:
-        """All judgements of the teachers whose title matches a glob pattern, as tuples of `COLUMNS`.
+        """All judgements of the teachers whose title matches a glob pattern, as the columns of an export.
 
         Raises `StoreError` at the first that is damaged, or refers to a damaged text or teacher.
         """
@@ -217,6 +257,9 @@ class JudgementStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
+        if self._database.in_transaction:  # a part of another one
+            yield
+            return
         with self._database:
             # A read lock that is upgraded later could deadlock with another process.
             self._database.execute("BEGIN IMMEDIATE")
@@ -260,55 +303,3 @@ def _marks(values: Sequence[Any]) -> str:
 def _pair_keys(documents: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """int64 [N], one number per pair. Text ids are below 2**31, so two of them fit in 64 bits."""
     return np.asarray((documents << 32) | labels)
-
-
-Rows = Iterable[tuple[Any, ...]]
-PARQUET_ROWS = 50_000  # rows in memory while Parquet is written
-
-
-def writer(form: str, to_file: bool) -> Callable[[Rows, Path | None], int]:
-    """The function that writes rows to a file or standard output and returns their number.
-
-    Raises XMCBenchError for an unknown format, or one that cannot be written to standard output.
-    """
-    writers = {"csv": _csv, "json": _json, "parquet": _parquet}
-    if form not in writers:
-        raise UnknownNameError("format", form, writers, "--format")
-    if form == "parquet" and not to_file:
-        raise XMCBenchError("--format parquet: expected a file to write to, --output FILE")
-
-    def write(rows: Rows, output: Path | None) -> int:
-        written = count()
-        with atomic_write(output) if output else nullcontext(sys.stdout.buffer) as file:
-            writers[form]((row for row, _ in zip(rows, written, strict=False)), file)
-            file.flush()
-        return next(written)
-
-    return write
-
-
-def _csv(rows: Rows, file: BinaryIO) -> None:
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-    table = csv.writer(text)
-    table.writerow(COLUMNS)
-    table.writerows(map(cell, row) for row in rows)
-    text.detach()
-
-
-def _json(rows: Rows, file: BinaryIO) -> None:
-    """Write a JSON list of objects, one per line."""
-    file.write(b"[")
-    for number, row in enumerate(rows):
-        line = json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False)
-        file.write((b",\n" if number else b"\n") + line.encode())
-    file.write(b"\n]\n")
-
-
-def _parquet(rows: Rows, file: BinaryIO) -> None:
-    arrow = import_extra("pyarrow", "parquet", "--format parquet")
-    parquet = import_extra("pyarrow.parquet", "parquet", "--format parquet")
-    fields = [(name, arrow.float32() if name == "confidence" else arrow.string()) for name in COLUMNS]
-    schema, iterator = arrow.schema(fields), iter(rows)
-    with parquet.ParquetWriter(file, schema) as table:
-        while part := list(islice(iterator, PARQUET_ROWS)):
-            table.write_table(arrow.table([list(column) for column in zip(*part, strict=True)], schema=schema))

@@ -7,7 +7,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from importlib import import_module
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -17,12 +16,31 @@ from pydantic import Field, field_validator
 
 from xmcbench.errors import import_extra
 from xmcbench.files.secrets import redact, remember
-from xmcbench.teachers.prompts import Prompt, has_several_labels, read_answer, read_answers, template
-from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError
-from xmcbench.trial.run import UNPARSED
+from xmcbench.teachers.prompts import (
+    Prompt,
+    first_words,
+    has_several_labels,
+    read_answer,
+    read_answers,
+    read_labels,
+    template,
+)
+from xmcbench.teachers.refusals import (
+    LIMITS,
+    OF_PROMPT,
+    QUOTED,
+    RETRIED,
+    check_reply,
+    filtered,
+    said,
+    unsupported,
+)
+from xmcbench.teachers.teacher import CUT, REFUSED, Answers, Pairs, Replies, Teacher, TeacherError
+from xmcbench.trial.run import UNPARSED, YES
 
 T = TypeVar("T")
 NO_KEY = "none"  # sent to a server that needs no key
+RESERVED = ("messages", "model", "n", "stream")  # fields that the harness writes or relies on
 
 
 class _Request(NamedTuple):
@@ -33,17 +51,34 @@ class _Request(NamedTuple):
     tokens: int
 
 
+class _Reply(NamedTuple):
+    """What a server replied to one prompt; `tokens` are those of prompt and completion, divided among its places."""
+
+    choice: Any
+    text: str
+    thoughts: str  # that the server keeps apart from the text
+    tokens: list[np.ndarray]
+    cut: bool = False  # at its limit of tokens
+    refusal: str = ""  # why the prompt was refused
+
+    @property
+    def thought(self) -> bool:
+        return bool(self.thoughts)
+
+
 class Endpoint(Teacher):
     """Asks a chat model for one word per label, with several requests in flight.
 
     Requests are sent document by document: their prompts share a prefix, so that a server with a prefix cache reads
     each document once. A request that fails temporarily (429, 5xx, a time-out, a broken connection, a reply that is no
-    completion) is retried with a growing delay. One that keeps failing raises TeacherError after the answers to the
-    other requests in flight have arrived.
+    completion) is retried with a growing delay. One that keeps failing, and any that is refused for what all requests
+    have in common (401, 404, a parameter), raises TeacherError after the answers to the other requests in flight have
+    arrived. A prompt that is refused for its own sake (400, 413, 422: too long, filtered) has no answer: REFUSED.
     """
 
     name = "openai"
     summary = "a chat model behind an OpenAI-compatible endpoint"
+    version = 2  # replies with thoughts are read, and have room
 
     class Config(Teacher.Config):
         not_in_identity: ClassVar[frozenset[str]] = Teacher.Config.not_in_identity | {
@@ -52,6 +87,9 @@ class Endpoint(Teacher):
             "concurrency",
             "timeout",
             "retries",
+            # A document is known by what is left of it, and a reply that was cut is not kept.
+            "max_words",
+            "answer_tokens",
         }
 
         model: str = Field(min_length=1, description="name of the model at the endpoint")
@@ -64,9 +102,13 @@ class Endpoint(Teacher):
         labels_per_prompt: int = Field(10, gt=0, description="labels of a document in one prompt with {labels}")
         max_words: int = Field(430, gt=0, description="words to which a document is truncated")
         temperature: float = Field(0.0, ge=0, description="0: the most probable answer")
-        answer_tokens: int = Field(8, gt=0, description="most tokens of an answer, per label of the prompt")
+        answer_tokens: int = Field(
+            2048, gt=0, description="most tokens of a reply, with the thoughts before its answer"
+        )
         logprobs: bool = Field(False, description="ask for the probability of the answer, as its confidence")
-        request: dict[str, Any] = Field({}, description="further fields of the request body")
+        request: dict[str, Any] = Field(
+            {}, description="further fields of the request body; null leaves out a field that a model refuses"
+        )
         concurrency: int = Field(16, gt=0, description="concurrent requests")
         timeout: float = Field(120.0, gt=0, description="seconds per request")
         retries: int = Field(8, ge=0, description="retries of a request, at most 8 seconds apart")
@@ -78,6 +120,13 @@ class Endpoint(Teacher):
             if parts.scheme not in ("http", "https") or "@" in parts.netloc or parts.query or parts.fragment:
                 raise ValueError("expected http://... or https://... without user, password or query")
             return url
+
+        @field_validator("request")
+        @classmethod
+        def _of_others(cls, request: dict[str, Any]) -> dict[str, Any]:
+            if reserved := [name for name in RESERVED if name in request]:
+                raise ValueError(f"found {reserved[0]}, which the teacher writes itself")
+            return request
 
         @field_validator("key_variable")
         @classmethod
@@ -92,6 +141,22 @@ class Endpoint(Teacher):
         super().__init__(config)
         self._several = has_several_labels(self.template)
         self._per_prompt = self.config.labels_per_prompt if self._several else 1
+        self._without_answer = ""
+
+    def identity(self) -> dict[str, Any]:
+        """What the answers depend on besides the bytes of a prompt. Version 2 has the answers of version 1."""
+        identity: dict[str, Any] = super().identity() | {"teacher": self.name}
+        identity["request"] = {name: value for name, value in self.config.request.items() if name not in LIMITS}
+        if not self._several:
+            del identity["labels_per_prompt"]
+        return identity
+
+    def reads(self, document: str) -> str:
+        return first_words(document, self.config.max_words)
+
+    @property
+    def without_answer(self) -> str:
+        return self._without_answer
 
     @property
     def title(self) -> str:
@@ -112,7 +177,7 @@ class Endpoint(Teacher):
 
     def write(self, documents: Sequence[str], prompt: str, tokens: int) -> Iterator[Replies]:
         requests = (
-            _Request(range(place, place + 1), prompt.format(document=_cut(text, self.config.max_words)), tokens)
+            _Request(range(place, place + 1), prompt.format(document=self.reads(text)), tokens)
             for place, text in enumerate(documents)
         )
         for replies in self._replied(requests, self._reply):
@@ -159,103 +224,129 @@ class Endpoint(Teacher):
             base_url=settings.base_url,
             timeout=settings.timeout,
             max_retries=settings.retries,
-            http_client=openai.DefaultHttpxClient(event_hooks={"response": [_check_reply]}),
+            http_client=openai.DefaultHttpxClient(event_hooks={"response": [check_reply]}),
         )
 
     def _requests(self, pairs: Pairs) -> Iterator[_Request]:
         for run in pairs.runs():
-            document = _cut(pairs.documents[run.start], self.config.max_words)
+            document = self.reads(pairs.documents[run.start])
             for start in run[:: self._per_prompt]:
                 places = range(start, min(start + self._per_prompt, run.stop))
                 labels = [pairs.labels[place] for place in places]
                 numbered = "\n".join(f"{number}. {label}" for number, label in enumerate(labels, 1))
                 prompt = self.template.format(document=document, label=labels[0], labels=numbered)
-                yield _Request(places, prompt, self.config.answer_tokens * len(places))
+                yield _Request(places, prompt, self.config.answer_tokens)
 
     def _answers(self, request: _Request) -> Answers:
-        """The answers to one prompt. A label without an answer is UNPARSED."""
-        choice, tokens = self._completion(request)
-        text = choice.message.content or ""
-        answers = read_answers(text, len(request.places)) if self._several else np.array([read_answer(text)], np.int8)
-        confidence = np.where(answers == UNPARSED, 0.0, _probability(choice, self._several)).astype(np.float32)
-        return Answers(np.array(request.places), answers, confidence, *tokens)
+        """The answers to one prompt. A label without one is UNPARSED, CUT or REFUSED."""
+        reply = self._completion(request)
+        if reply.refusal:
+            answers = np.full(len(request.places), REFUSED, np.int8)
+        elif self._several:
+            answers = read_answers(reply.text, len(request.places))
+        else:
+            answers = np.array([read_answer(reply.text, thought=reply.thought)], np.int8)
+        if reply.cut:
+            answers[answers == UNPARSED] = CUT
+        if (answers < 0).any():
+            self._note(reply, f"answer_tokens: {self.config.answer_tokens}")
+        confidence = np.where(answers < 0, 0.0, _probability(reply, self._several)).astype(np.float32)
+        return Answers(np.array(request.places), answers, confidence, *reply.tokens)
 
     def _reply(self, request: _Request) -> Replies:
-        """What the model writes to one prompt."""
-        choice, tokens = self._completion(request)
-        return Replies(np.array(request.places), [choice.message.content or ""], *tokens)
+        """What the model writes to one prompt: UNPARSED, CUT or REFUSED where it lists no label."""
+        reply = self._completion(request)
+        kind = YES if read_labels(reply.text) else REFUSED if reply.refusal else CUT if reply.cut else UNPARSED
+        if kind != YES:
+            self._note(reply, f"{request.tokens} tokens of a reply")
+        prompt, completion = reply.tokens
+        return Replies(np.array(request.places), [reply.text], prompt, completion, np.array([kind], np.int8))
 
-    def _completion(self, request: _Request) -> tuple[Any, list[np.ndarray]]:
-        """The choice that completes a prompt, and the tokens of prompt and completion, divided among its places.
+    def _note(self, reply: _Reply, limit: str) -> None:
+        """Keep what a reply without an answer was, and what would mend it."""
+        if reply.refusal:
+            self._without_answer = f"the last prompt was refused: {reply.refusal}"
+            return
+        mend = f"raise the limit ({limit})" if reply.cut else "change prompt, or the model"
+        ended = ", which its limit of tokens cut" if reply.cut else ""
+        self._without_answer = redact(f"a reply{ended}: {_quoted(reply.text or reply.thoughts)}; {mend}")
 
-        The client retries failed requests, see `_check_reply`.
-        """
-        settings = self.config
-        body = {
-            "model": settings.model,
-            "messages": [{"role": "user", "content": request.prompt}],
+    def _completion(self, request: _Request) -> _Reply:
+        """What completes a prompt. The client retries failed requests, see `check_reply`."""
+        settings, places = self.config, len(request.places)
+        fields = {
             "temperature": settings.temperature,
             "max_tokens": request.tokens,
             **({"logprobs": True} if settings.logprobs else {}),
         }
-        completion = self._client.chat.completions.create(**body, extra_body=settings.request or None)
-        usage = completion.usage
+        wanted = {name: value for name, value in (fields | settings.request).items() if value is not None}
+        own = {name: wanted.pop(name) for name in fields if name in wanted}
+        messages = [{"role": "user", "content": request.prompt}]
+        try:
+            completion = self._client.chat.completions.create(
+                model=settings.model, messages=messages, **own, extra_body=wanted or None
+            )
+        except Exception as problem:
+            if getattr(problem, "status_code", None) in OF_PROMPT and not unsupported(problem, fields | wanted):
+                nothing = [np.zeros(places, np.int64)] * 2
+                return _Reply(None, "", "", nothing, refusal=said(problem))
+            raise
+        choice, usage = completion.choices[0], completion.usage
+        if completion.model:
+            self.served_as.add(str(completion.model))
         tokens = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
-        return completion.choices[0], [_divided(total, len(request.places)) for total in tokens]
+        text, message = choice.message.content or "", choice.message
+        thoughts = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or ""
+        return _Reply(
+            choice,
+            text,
+            thoughts if isinstance(thoughts, str) else "",
+            [_divided(total, places) for total in tokens],
+            cut=choice.finish_reason == "length",
+            refusal=filtered(choice),
+        )
 
     def _described(self, problem: BaseException) -> TeacherError:
         """The error for a request that kept failing: one line, without secrets."""
         status = getattr(problem, "status_code", None)
+        address = urlsplit(str(self._client.base_url))._replace(query="").geturl()
+        who, cached = f"teacher {self.title} at {address}", "; its earlier answers are cached"
+        if status is not None and 400 <= status < 500 and status not in RETRIED:
+            mend = self._mending(problem, status)
+            return TeacherError(redact(f"{who} refuses the requests ({status}: {said(problem)}){mend}{cached}"))
         cause = problem.__cause__ or ""  # gives the reason of a failed connection
         text = " ".join(f"{problem} {cause}".split())[:300] or type(problem).__name__
         kind = type(problem).__name__ + (f" {status}" if status else "")
-        address = urlsplit(str(self._client.base_url))._replace(query="").geturl()
-        return TeacherError(
-            redact(
-                f"teacher {self.title} at {address} does not answer after {self.config.retries + 1} tries "
-                f"({kind}: {text}); its earlier answers are cached"
-            )
-        )
+        tries = f"does not answer after {self.config.retries + 1} tries"
+        return TeacherError(redact(f"{who} {tries} ({kind}: {text}){cached}"))
+
+    def _mending(self, problem: BaseException, status: int) -> str:
+        """What would mend a request that is refused for what all requests have in common."""
+        if status in OF_PROMPT:
+            fields = {"temperature": None, "max_tokens": None, "logprobs": None, **self.config.request}
+            name = unsupported(problem, fields)
+            return f"; `request: {{{name}: null}}` leaves that field out" if name in fields else ""
+        by_status = {
+            401: f"set the key in ${self.config.key_variable}",
+            403: f"set a key that may ask in ${self.config.key_variable}",
+            404: "set base_url, with its /v1, and model",
+        }
+        return f"; {by_status[status]}" if status in by_status else ""
 
 
-def _check_reply(response: Any) -> None:
-    """Raise for a reply that is not a completion, so that the client treats it as a transport error and retries.
-
-    The client holds the only retry policy: delays grow up to 8 seconds, or are those that the server asks for. On its
-    own it retries broken connections, time-outs and the status codes 408, 409, 429 and 5xx, but accepts any JSON.
-    """
-    if response.is_success:
-        response.read()
-        if not _is_completion(response):
-            http = import_module(type(response).__module__.partition(".")[0])  # httpx or its successor
-            raise http.DecodingError("its replies are not completions", request=response.request)
+def _quoted(text: str) -> str:
+    """The beginning of a text as one line in quotation marks."""
+    line = " ".join(text.split())
+    return repr(line if len(line) <= QUOTED else line[:QUOTED] + " ...")
 
 
-def _is_completion(response: Any) -> bool:
-    """Whether a reply is JSON with the fields of a completion."""
-    try:
-        reply = response.json()
-        text, usage = reply["choices"][0]["message"].get("content"), reply.get("usage")
-        return isinstance(text, str | None) and (
-            usage is None or usage["prompt_tokens"] + usage["completion_tokens"] >= 0
-        )
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-        return False
-
-
-def _cut(text: str, words: int) -> str:
-    """The first `words` words of a text, with its white space."""
-    ends = (word.end() for word in re.finditer(r"\S+", text))
-    return text[: next(islice(ends, words - 1, None), len(text))]
-
-
-def _probability(choice: Any, several: bool) -> float:
+def _probability(reply: _Reply, several: bool) -> float:
     """The probability of the token that holds the answer, or 1 if the endpoint does not return it."""
     if several:
         return 1.0
-    tokens = (choice.logprobs.content if choice.logprobs else None) or []
-    words = (token for token in tokens if read_answer(token.token) != UNPARSED)
-    return math.exp(min(0.0, next((token.logprob for token in words), 0.0)))
+    tokens = (reply.choice.logprobs.content if reply.choice and reply.choice.logprobs else None) or []
+    words = [token.logprob for token in tokens if read_answer(token.token) != UNPARSED]
+    return math.exp(min(0.0, words[-1 if reply.thought else 0])) if words else 1.0
 
 
 def _divided(total: int, count: int) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from functools import partial
+from itertools import islice
 from string import Formatter
 from typing import Annotated
 
@@ -35,11 +36,20 @@ PROMPTS = {
 }
 
 _WORDS = {"yes": YES, "no": NO}
-_THOUGHTS = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL | re.IGNORECASE)
-# The answer comes first, after punctuation or "Answer:" at most. "yes or no" repeats the question and is no answer.
-_FIRST = re.compile(r"\W*(?:(?:the\s+)?answer(?:\s+is)?\b\W*)?(yes|no)\b(?!\s*(?:or|/)\s*(?:yes|no)\b)", re.IGNORECASE)
+# What reasoning models write before an answer. A chat template may have opened the thoughts already.
+_TAG_OF_THOUGHTS = r"(?:\w+:)?(?:think|thinking|thought|thoughts|reasoning)"
+_THOUGHTS_END = re.compile(rf"[<\[◁]/{_TAG_OF_THOUGHTS}[>\]▷]", re.IGNORECASE)
+_THOUGHTS_BEGIN = re.compile(rf"[<\[◁]{_TAG_OF_THOUGHTS}[>\]▷]", re.IGNORECASE)
+# "yes or no" repeats the question and is no answer.
+_WORD = r"(yes|no)\b(?!\s*(?:or|/)\s*(?:yes|no)\b)"
+_LEAD = r"(?:(?:the\s+|my\s+|final\s+)*answer(?:\s+is)?\b\W*)"
+_FIRST = re.compile(rf"\W*{_LEAD}?{_WORD}", re.IGNORECASE)  # after punctuation or "Answer:" at most
+_ALONE = r"(?=[ \t]*(?:[^\w\s]|\n|\Z))"  # as in "No, ...", not in "No tag ..."
+_FIRST_ALONE = re.compile(rf"\W*{_LEAD}?{_WORD}{_ALONE}", re.IGNORECASE)
+_LATER = re.compile(rf"(?<!yes or )(?<!no or )(?<!yes/)(?<!no/)\b(?:(?=yes)|(?=no{_ALONE})){_WORD}", re.IGNORECASE)
+_ENDING = re.compile(rf"(?:^|\n|\b{_LEAD})\W*{_WORD}\W*\Z", re.IGNORECASE)  # a last line, or "the answer is yes"
 _BULLET = re.compile(r"^\s*(?:\d+\s*[.):]|[-*•])\s*")
-_NUMBERED = re.compile(r"(?<![\w.])(\d+)\W{1,4}(yes|no)\b(?!\s*(?:or|/)\s*(?:yes|no)\b)", re.IGNORECASE)
+_NUMBERED = re.compile(rf"(?<![\w.])(\d+)\W{{1,4}}{_WORD}", re.IGNORECASE)
 
 
 def template(prompt: str) -> str:
@@ -92,14 +102,39 @@ Prompt = Annotated[str, AfterValidator(partial(_checked, forms=("label", "labels
 """The name of a prompt or a template that asks about one label or several."""
 
 
-def read_answer(text: str) -> int:
-    """The answer in `text`: YES, NO or UNPARSED.
+def without_thoughts(text: str) -> tuple[str, bool]:
+    """What a reply says after its thoughts, and whether it has thoughts. Thoughts that do not end are the whole reply.
+
+    >>> without_thoughts("<think>Hats?</think> Yes"), without_thoughts("<think>Hats? No,"), without_thoughts("No.")
+    ((' Yes', True), ('', True), ('No.', False))
+    """
+    *_, end = None, *_THOUGHTS_END.finditer(text)
+    said = text if end is None else text[end.end() :]
+    begun = _THOUGHTS_BEGIN.search(said)
+    return said[: begun.start()] if begun else said, bool(begun or end)
+
+
+def read_answer(text: str, *, thought: bool = False) -> int:
+    """The answer in a reply: YES, NO or UNPARSED. `thought` says that the thoughts before the reply are not in it.
+
+    A reply answers with its first word, its last line, or a closing "the answer is yes". After thoughts the last word
+    decides, then the first, then the last yes or no, but for the "no" of "no relation".
 
     >>> [read_answer(text) for text in ("Yes.", " **No**, it is not", "Answer: yes", "yes or no?", "not at all", "")]
     [1, 0, 1, -1, -1, -1]
+    >>> [read_answer(f"<think>Yes? No.</think>{text}") for text in ("No hat is red. Yes", "Yes, no doubt it is.", "Hm")]
+    [1, 1, -1]
     """
-    match = _FIRST.match(_THOUGHTS.sub("", text))
-    return _WORDS[match[1].lower()] if match else UNPARSED
+    said, has_thoughts = without_thoughts(text)
+    if thought or has_thoughts:
+        found = [word.group(1) for word in _LATER.finditer(said)]
+        closing = found and re.search(rf"\b{found[-1]}\W*\Z", said)
+        first = None if closing else _FIRST_ALONE.match(said)
+        word = first[1] if first else found[-1] if found else ""
+    else:
+        match = _FIRST.match(said) or _ENDING.search(said)
+        word = match[1] if match else ""
+    return _WORDS.get(word.lower(), UNPARSED)
 
 
 def read_answers(text: str, count: int) -> np.ndarray:
@@ -110,7 +145,7 @@ def read_answers(text: str, count: int) -> np.ndarray:
     """
     answers = np.full(count, UNPARSED, np.int8)
     by_number: dict[int, set[int]] = {}
-    for number, word in _NUMBERED.findall(_THOUGHTS.sub("", text)):
+    for number, word in _NUMBERED.findall(without_thoughts(text)[0]):
         by_number.setdefault(int(number), set()).add(_WORDS[word.lower()])
     for number, words in by_number.items():
         if 1 <= number <= count and len(words) == 1:
@@ -124,7 +159,17 @@ def read_labels(text: str) -> tuple[str, ...]:
     >>> read_labels("1. Red hats\\n2. 'Blue shoes'\\n- Red hats"), read_labels("red, blue; green."), read_labels(" ")
     (('Red hats', 'Blue shoes'), ('red', 'blue', 'green'), ())
     """
-    lines = _THOUGHTS.sub("", text).strip().splitlines()
+    lines = without_thoughts(text)[0].strip().splitlines()
     parts = re.split("[,;]", lines[0]) if len(lines) == 1 else lines
     labels = (_BULLET.sub("", part).strip(" \t.,;\"'*`") for part in parts)
     return tuple(dict.fromkeys(label for label in labels if label))
+
+
+def first_words(text: str, words: int) -> str:
+    """The first `words` words of a text, with its white space.
+
+    >>> first_words("a  bc d", 2), first_words(" a b ", 2), first_words("a b", 5)
+    ('a  bc', ' a b', 'a b')
+    """
+    ends = (word.end() for word in re.finditer(r"\S+", text))
+    return text[: next(islice(ends, words - 1, None), len(text))]

@@ -48,6 +48,17 @@ class SubprocessTeacher:
         self._process: subprocess.Popen[str] | None = None
         self.title, self.template, self.batch_size = teacher.title, teacher.template, teacher.batch_size
 
+    @property
+    def without_answer(self) -> str:
+        return self._teacher.without_answer
+
+    @property
+    def served_as(self) -> set[str]:
+        return self._teacher.served_as
+
+    def reads(self, document: str) -> str:
+        return self._teacher.reads(document)
+
     def identity(self) -> dict[str, Any]:
         return {**self._teacher.identity(), "dataset": self._annotated.content_hash}
 
@@ -58,8 +69,9 @@ class SubprocessTeacher:
 
     def write(self, documents: Sequence[str], prompt: str, tokens: int) -> Iterator[Replies]:
         request = {"documents": list(documents), "prompt": prompt, "tokens": tokens}
-        for places, texts, *spent in self._call(self._started(), request):
-            yield Replies(np.array(places, np.int64), texts, *(np.array(column, np.int64) for column in spent))
+        for places, texts, prompts, completions, answers in self._call(self._started(), request):
+            spent = np.array(prompts, np.int64), np.array(completions, np.int64)
+            yield Replies(np.array(places, np.int64), texts, spent[0], spent[1], np.array(answers, np.int8))
 
     def close(self) -> None:
         if self._process is not None:

@@ -1,4 +1,4 @@
-"""The contract of a teacher, which judges whether a label fits a document: yes, no, or an answer that cannot be parsed.
+"""The contract of a teacher, which judges whether a label fits a document: yes, no, or a reply without an answer.
 
 A teacher that generates text can also write about a document, such as the labels that it would give it.
 Legend: N document-label pairs or documents, M of them in one batch of answers.
@@ -19,6 +19,11 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.record_fields import Frozen
+from xmcbench.trial.run import NO, UNPARSED, YES
+
+# Kinds of replies without an answer, beside UNPARSED. A method sees UNPARSED for all of them; the ledger counts each.
+CUT = -3  # the reply ended at its limit of tokens before it had answered
+REFUSED = -4  # the model or its server refused the prompt, as too long or for its content
 
 
 class TeacherError(XMCBenchError):
@@ -49,7 +54,7 @@ class Answers:
     """A batch of answers to M of the pairs that a teacher was asked about."""
 
     places: np.ndarray  # int64 [M], indices of the pairs
-    answers: np.ndarray  # int8 [M]: YES, NO or UNPARSED
+    answers: np.ndarray  # int8 [M]: YES or NO; UNPARSED, CUT or REFUSED for a reply without an answer
     confidence: np.ndarray  # float32 [M] in 0..1
     prompt_tokens: np.ndarray  # int64 [M]; the tokens of a prompt for several pairs are divided among them
     completion_tokens: np.ndarray  # int64 [M]
@@ -57,16 +62,30 @@ class Answers:
 
 @dataclass(frozen=True)
 class Replies:
-    """A batch of what a teacher wrote about M of the documents that it was given."""
+    """A batch of what a teacher wrote about M of the documents that it was given.
+
+    `answers`, int8 [M], are YES where a text says something, else UNPARSED, CUT or REFUSED; None: UNPARSED for blanks.
+    """
 
     places: np.ndarray  # int64 [M], indices of the documents
     texts: Sequence[str]  # M
     prompt_tokens: np.ndarray  # int64 [M]
     completion_tokens: np.ndarray  # int64 [M]
+    answers: np.ndarray = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.answers is None:
+            found = [YES if text.strip() else UNPARSED for text in self.texts]
+            object.__setattr__(self, "answers", np.array(found, np.int8))
+
+
+def has_answer(answers: np.ndarray) -> np.ndarray:
+    """bool [M]: the reply is a YES or a NO."""
+    return np.asarray((answers == YES) | (answers == NO))
 
 
 class Teacher(ABC):
-    """Judges document-label pairs. The harness stores every answer and never asks about a pair twice.
+    """Judges document-label pairs. The harness stores every yes and no, and never asks about such a pair twice.
 
     A subclass defines `name`, `summary`, `Config` and `ask`, and `write` if it generates text.
     """
@@ -108,11 +127,20 @@ class Teacher(ABC):
 
     def __init__(self, config: Config) -> None:
         self.config = config
+        self.served_as: set[str] = set()
+        """The names by which a server has called its model, in this trial's replies and in earlier ones."""
 
     @property
     def title(self) -> str:
         """The teacher in tables and messages: its name and what distinguishes it from others of that name."""
         return self.name
+
+    @property
+    def described(self) -> str:
+        """The title, with the names by which its server calls the model where it has others than the settings."""
+        names = sorted(self.served_as)
+        differ = names and names != [getattr(self.config, "model", None)]
+        return f"{self.title}, served as {' and '.join(names)}" if differ else self.title
 
     @property
     def template(self) -> str:
@@ -123,6 +151,15 @@ class Teacher(ABC):
     def batch_size(self) -> int:
         """Pairs per call of `ask`. When a limit on tokens is reached, the answers to at most this many go unused."""
         return 4096
+
+    def reads(self, document: str) -> str:
+        """The part of a document that the teacher reads. Documents with the same part share their answers."""
+        return document
+
+    @property
+    def without_answer(self) -> str:
+        """The latest reply without an answer, and the setting that may mend it, for an error message."""
+        return ""
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines the answers, apart from the template and the texts. It must contain no secret."""

@@ -178,6 +178,9 @@ class Ledger:
     teacher_prompt_tokens: Count = 0
     teacher_completion_tokens: Count = 0
     teacher_cached: Count = 0  # of the calls, those that the store answered
+    teacher_unparsed: Count = 0  # of the calls, those whose reply holds no answer
+    teacher_cut: Count = 0  # of these, those whose reply ended at its limit of tokens
+    teacher_refused: Count = 0  # of these, those whose prompt the model or its server refused
     stage_seconds: dict[str, Amount] = field(default_factory=dict)
     peak_bytes: Count = 0  # peak resident memory of the worker that took the most
     worker_bytes: list[Count] = field(default_factory=list)  # peak resident memory per worker, at the end of training

@@ -24,7 +24,7 @@ from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.trial import Selection
 
 YES, NO = 1, 0
-UNPARSED = -1  # the teacher answered, but with neither yes nor no
+UNPARSED = -1  # the teacher replied, but with neither yes nor no
 UNASKED = -2  # the budget was spent before the pair's turn
 
 

@@ -432,6 +432,9 @@ def _work(record: Record) -> Iterator[str]:
         yield f"it had {spent['pool_positives']} positives among {spent['pool_labels']} labels"
     if spent["refused_pass"] > 1 or spent["teacher_cached"] > calls:
         yield "it refused more than one pass, or more answers were cached than given"
+    unparsed = spent["teacher_unparsed"]
+    if unparsed > calls or spent["teacher_cut"] + spent["teacher_refused"] > unparsed:
+        yield f"of {calls} calls of its teacher {unparsed} had no answer, or fewer than were cut or refused"
     if (bool(record.teacher) or record.simulated_teacher) != (calls > 0):
         yield f"its teacher is {shown(record.teacher)}, which was asked {calls} times"
     if calls and not any(name == "teacher" for name, _ in walk(record.trial.config)):

@@ -56,6 +56,7 @@ class InferRetrieveRank(EmbeddingMethod):
         summary="dual encoder trained on the labels nearest to what a teacher writes, as the teacher ranks them",
         citation="D'Oosterlinck et al., In-Context Learning for Extreme Multi-Label Classification, 2024",
         needs=("label texts", "a teacher that writes"),
+        version=2,  # what a budget of calls leaves out is drawn; replies have room for thoughts
     )
     many_workers: ClassVar[bool] = False  # each question is asked once, by one process
     not_planned: ClassVar[str] = "it trains on what its teacher accepts, which is not known before"
@@ -67,7 +68,9 @@ class InferRetrieveRank(EmbeddingMethod):
             description="the name of a teacher that writes, or a mapping of its settings"
         )
         prompt: teachers.WritingPrompt = Field(PROMPT, description="the template that asks for labels of {document}")
-        reply_tokens: int = Field(64, gt=0, description="most tokens of what the teacher writes about a document")
+        reply_tokens: int = Field(
+            2048, gt=0, description="most tokens of what the teacher writes about a document, thoughts included"
+        )
         written: int = Field(10, gt=0, description="labels of a reply that count, the first ones")
         documents: int | None = Field(
             1000, gt=0, description="documents drawn from the training split; null: all; fewer are a subset of more"
@@ -111,13 +114,22 @@ class InferRetrieveRank(EmbeddingMethod):
 
     def _ask(self, data: data.TrainingData, ids: np.ndarray, judge: teachers.Judge, run: Run) -> scipy.sparse.csr_array:
         """[N, L] ones for the labels that the teacher accepts, at most `kept` a document; `ids` are its documents."""
-        replies = judge.write(ids, self.config.prompt, self.config.reply_tokens)
-        texts = [teachers.read_labels(reply or "")[: self.config.written] for reply in replies]
+        asked = run.rng("asked").permutation(len(ids))[: self._affordable(run)]
+        replies = judge.write(ids[asked], self.config.prompt, self.config.reply_tokens)
+        texts: list[tuple[str, ...]] = [()] * len(ids)
+        for row, reply in zip(asked.tolist(), replies, strict=True):
+            texts[row] = teachers.read_labels(reply or "")[: self.config.written]
         nearest = self._retrieve(data, texts, run)
-        rows = np.repeat(np.arange(len(ids)), [len(labels) for labels in nearest])
-        labels = np.concatenate([*nearest, np.empty(0, np.int64)])
+        rows = np.repeat(asked, [len(nearest[row]) for row in asked])
+        labels = np.concatenate([*(nearest[row] for row in asked), np.empty(0, np.int64)])
         judged = judge(ids[rows], labels)
         return best_accepted(rows, labels, np.where(judged.yes, judged.confidence, 0), self.config.kept, data)
+
+    def _affordable(self, run: Run) -> int | None:
+        """The number of documents about which the budget's calls let the teacher write, and judge a whole shortlist."""
+        if run.budget.teacher_calls is None:
+            return None
+        return max(1, (run.budget.teacher_calls - run.ledger.teacher_calls) // (1 + self.config.shortlist))
 
     def _retrieve(self, data: data.TrainingData, texts: list[tuple[str, ...]], run: Run) -> list[np.ndarray]:
         """The labels nearest to any of the texts that were written about each document, best first."""

@@ -74,8 +74,9 @@ class LMTX(EmbeddingMethod):
         citation="Zhang et al., Zero-Shot Learning Over Large Output Spaces: Utilizing Indirect Knowledge Extraction "
         "from Large Language Models",
         needs=("label texts", "a teacher"),
-        # 2: a document's positive is the label that was drawn for it; 3: the development documents are charged
-        version=3,
+        # 2: a document's positive is the label that was drawn for it; 3: the development documents are charged;
+        # 4: what a budget of calls leaves out is drawn, not the last documents
+        version=4,
     )
     many_workers: ClassVar[bool] = False  # each question is asked once, by one process
     not_planned: ClassVar[str] = "it trains on what its teacher accepts, which is not known before"
@@ -167,7 +168,7 @@ class LMTX(EmbeddingMethod):
         run, cycle = cycles.run, len(cycles.scores)
         if len(cycles.answers) == cycle:
             try:
-                answers = self._ask(documents, judge, run)
+                answers = self._ask(documents, judge, run, cycle)
             except PassTooLargeError:
                 if not cycle:
                     raise
@@ -195,7 +196,7 @@ class LMTX(EmbeddingMethod):
         cycles.add_score(self._evaluate(documents, cycles, judge))
         return True
 
-    def _ask(self, documents: Documents, judge: teachers.Judge, run: Run) -> CycleAnswers:
+    def _ask(self, documents: Documents, judge: teachers.Judge, run: Run, cycle: int) -> CycleAnswers:
         """The teacher's answers about the best labels of every document under the current encoder."""
         charging, operations = self.charging_to(run.ledger, run.budget), 2 * len(documents.ids) * self.index_LD.numel()
         with run.ledger.stage("mine"):
@@ -209,6 +210,9 @@ class LMTX(EmbeddingMethod):
                 recall = search.measured_recall(index, queries_ND, self.index_LD, k, documents.data.ignore)
                 run.ledger.note_recall(recall)
         rows, places = np.nonzero(best.indices >= 0)
+        # Document by document, in a random order: a budget of calls that ends on the way leaves a random part.
+        order = np.argsort(run.rng("asked", cycle).permutation(len(documents.ids))[rows], kind="stable")
+        rows, places = rows[order], places[order]
         labels = best.indices[rows, places].astype(np.int64)
         judged = judge(documents.ids[rows], labels)
         return CycleAnswers(*(column[judged.asked] for column in (rows, labels, judged.yes, judged.no)))
