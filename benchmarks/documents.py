@@ -175,13 +175,16 @@ class Statements(jinja2.Environment):
         return SHOWN
 
     def leaders(self, share: float, *groups: str) -> str:
-        """Which method leads on held-out queries with a share of the budget, and where: a clause for each method."""
-        found: defaultdict[str, list[str]] = defaultdict(list)
+        """Which method leads on held-out queries with a share of the operations: a clause for each, with its lead."""
+        found: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
         for board in self.boards.main:
-            found[board.leader(share, *groups).name].append(board.study.place)
-        return "; ".join(
-            f"{name} leads on {everywhere(places, len(self.boards.main))}" for name, places in found.items()
-        )
+            first, second = board.leaders(share, *groups)[:2]
+            found[first.name].append((board.study.place, f"{100 * (first.at(share) - second.at(share)):.1f}"))
+        clauses = []
+        for name, leads in found.items():
+            places, by = zip(*leads, strict=True)
+            clauses.append(f"{name} leads on {everywhere(places, len(self.boards.main))} (by {joined(by)} points)")
+        return "; ".join(clauses)
 
     def gaps(self, metric: str, own: str, rival: str) -> list[Gap]:
         """On every dataset: how far a row is above another; either is a label or a group.

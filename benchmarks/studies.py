@@ -325,9 +325,9 @@ class Board:
         """The method of a group that held-out training queries choose: no test query has a part in that."""
         return max(self.group(*groups), key=lambda own: own.at(1.0))
 
-    def leader(self, share: float, *groups: str) -> Method:
-        """The method of a group that is best on held-out queries with a share of the budget's operations."""
-        return max((own for own in self.group(*groups) if own.trained), key=lambda own: own.at(share))
+    def leaders(self, share: float, *groups: str) -> list[Method]:
+        """The trained methods of a group, best first on held-out queries with a share of the budget's operations."""
+        return sorted((own for own in self.group(*groups) if own.trained), key=lambda own: -own.at(share))
 
     @property
     def usual_seeds(self) -> int:
