@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from xmcbench.engine.flops import counting
+from xmcbench.engine.flops import Count, counting
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Require
 from xmcbench.engine.workers import ALONE, Workers
@@ -66,19 +66,23 @@ class Charging:
         tokens, operations = self.workers.totals(int(lengths_N.sum()), self.encoder_flops(lengths_N))
         self.charge({"encoder_tokens": tokens, "encoder_flops": operations})
 
-    def on_demand(self, vectors: Callable[[], Tensor], lengths_N: np.ndarray) -> Callable[[], Tensor]:
+    def on_demand(
+        self, vectors: Callable[[], Tensor], lengths_N: np.ndarray, module_flops: int = 0
+    ) -> Callable[[], Tensor]:
         """`vectors`, which charges a forward pass over texts of these lengths at each call.
 
-        A call raises PassTooLargeError where the pass does not fit into the rest of the budget.
+        A call raises PassTooLargeError where the pass does not fit into the rest of the budget, with the operations of
+        the method's modules, which are counted as they are computed.
         """
 
         def charged() -> Tensor:
-            self.passes(lengths_N)
+            self.require(lengths_N, module_flops=module_flops)
+            self.encoding(lengths_N)
             return vectors()
 
         return charged
 
-    def require(self, *lengths_N: np.ndarray, scoring_flops: int = 0) -> None:
+    def require(self, *lengths_N: np.ndarray, scoring_flops: int = 0, module_flops: int = 0) -> None:
         """Raise PassTooLargeError unless forward passes over texts of these lengths fit into the rest of the budget.
 
         Seconds are predicted from what the operations of training and mining have taken so far.
@@ -91,18 +95,28 @@ class Charging:
         per_operation = self.workers.of_worker_0(taken) / max(1, ledger.encoder_flops)
         costs = {
             "encoder_tokens": float(sum(int(each_N.sum()) for each_N in lengths_N)),
-            "flops": float(encoder_flops + scoring_flops),
+            "flops": float(encoder_flops + scoring_flops + module_flops),
             "device_seconds": encoder_flops * per_operation,
         }
         texts = sum(map(len, lengths_N))
         ledger.require(self.budget, f"a pass over {texts:,} texts" if texts else "a search for neighbours", costs)
 
-    def requirement(self, query_lengths_N: np.ndarray, label_lengths_L: np.ndarray, scale: float = 1.0) -> Require:
-        """`Embeddings.require` for texts of these lengths; operations on scores are multiplied by `scale`."""
+    def requirement(
+        self,
+        query_lengths_N: np.ndarray,
+        label_lengths_L: np.ndarray,
+        scale: float = 1.0,
+        vector_flops: tuple[int, int] = (0, 0),
+    ) -> Require:
+        """`Embeddings.require` for texts of these lengths; operations on scores are multiplied by `scale`.
+
+        `vector_flops` are those of modules that make the vectors of all queries, and of all labels.
+        """
 
         def require(*, needs_queries: bool, needs_labels: bool, scoring_flops: int = 0) -> None:
             lengths = [query_lengths_N] * needs_queries + [label_lengths_L] * needs_labels
-            self.require(*lengths, scoring_flops=int(scale * scoring_flops))
+            own = vector_flops[0] * needs_queries + vector_flops[1] * needs_labels
+            self.require(*lengths, scoring_flops=int(scale * scoring_flops), module_flops=own)
 
         return require
 
@@ -123,19 +137,28 @@ class Charging:
         """Charge operations on scores that all workers share or repeat."""
         self.ledger.scoring_flops += flops
 
+    def counts(self, count: Count) -> None:
+        """Charge what this worker counted, and what all other workers did; every worker calls this."""
+        self.charge(self._of_all(count))
+
     @contextmanager
-    def counted_scoring(self, stage: str) -> Iterator[None]:
-        """Charge the seconds of the block to `stage`, and the operations on scores that each worker counts in it."""
-        with self.ledger.stage(stage), counting() as scored:
+    def counted(self, stage: str) -> Iterator[None]:
+        """Charge the seconds of the block to `stage`, and the operations that each worker counts in it."""
+        with self.ledger.stage(stage), counting() as own:
             yield
-        self.scoring(*self.workers.totals(scored.flops))
+        self.counts(own)
+
+    def _of_all(self, count: Count) -> Cost:
+        """The operations that all workers counted."""
+        scoring, modules = self.workers.totals(count.flops, count.module_flops)
+        return {"scoring_flops": scoring, "module_flops": modules}
 
     def step_cost(
-        self, batch: Batch, query_lengths_N: np.ndarray, label_lengths_L: np.ndarray | None, scoring_flops: int
+        self, batch: Batch, query_lengths_N: np.ndarray, label_lengths_L: np.ndarray | None, count: Count
     ) -> Cost:
         """The cost of an optimiser step on `batch` (of all workers), given the lengths of all texts in tokens.
 
-        `label_lengths_L` is None if labels are not encoded; `scoring_flops` are this worker's.
+        `label_lengths_L` is None if labels are not encoded; `count` has the other operations of this worker.
         """
         lengths_N = batch_lengths(batch, query_lengths_N, label_lengths_L)
         return {
@@ -145,5 +168,5 @@ class Charging:
             "pool_positives": len(batch.positives.rows_P),
             "encoder_tokens": int(lengths_N.sum()),
             "encoder_flops": TRAINING_PASSES * self.encoder_flops(lengths_N),
-            "scoring_flops": self.workers.totals(scoring_flops)[0],
+            **self._of_all(count),
         }

@@ -199,6 +199,24 @@ class DualEncoder(Method):
         """The vectors [S, V] of the labels `label_ids` [S] among which samplers search."""
         return self.label_vectors(embeddings_SD, label_ids)
 
+    @cached_property
+    def vector_flops(self) -> tuple[int, int]:
+        """The operations of modules that make the vector of a query, and of a label, that samplers search with.
+
+        They are counted for one text; every worker asks for them.
+        """
+        import torch
+
+        from xmcbench.engine.flops import counting
+
+        width, device, ids_S = self.encoder.dimension, default_device(), self.shard.label_ids[:1]  # of none: no label
+        with self.inference(), counting() as of_query:
+            self.mining_query_vectors(torch.zeros(1, width, device=device))
+        with self.inference(), counting() as of_label:
+            self.mining_label_vectors(torch.zeros(len(ids_S), width * self.encodes_labels, device=device), ids_S)
+        largest = self.shard.workers.largest
+        return int(largest(of_query.module_flops)), int(largest(of_label.module_flops))
+
     def label_groups(self, train: TrainingData, embeddings: Embeddings) -> np.ndarray | None:  # noqa: ARG002
         """[L] group numbers: labels of one group are held by one worker. None puts each label into its own group.
 
@@ -345,7 +363,7 @@ class DualEncoder(Method):
         charging.encoding(lengths_N)
         if self.config.search in APPROXIMATE:  # an exact search counts its operations itself
             charging.scoring(operations)
-        with charging.counted_scoring("mine"):
+        with charging.counted("mine"):
             yield
 
     def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:
@@ -428,6 +446,8 @@ def all_embeddings(method: DualEncoder, *, mining: bool = False) -> Embeddings:
     queries, labels, charging = method.queries, method.labels, method.charging
     encode = method.encodes_labels or not mining
     label_lengths_L = labels.lengths if encode else labels.lengths[:0]
+    of_query, of_label = method.vector_flops if mining else (0, 0)
+    of_all = of_query * len(queries), of_label * len(labels)
 
     def query_vectors(rows_ND: Tensor, _: np.ndarray) -> Tensor:
         return method.mining_query_vectors(rows_ND) if mining else rows_ND
@@ -445,11 +465,11 @@ def all_embeddings(method: DualEncoder, *, mining: bool = False) -> Embeddings:
             yield
 
     return Embeddings(
-        charging.on_demand(lambda: method.embed_for_all(queries, query_vectors), queries.lengths),
-        charging.on_demand(embed_labels, label_lengths_L),
+        charging.on_demand(lambda: method.embed_for_all(queries, query_vectors), queries.lengths, of_all[0]),
+        charging.on_demand(embed_labels, label_lengths_L, of_all[1]),
         workers=method.shard.workers,
         stage=stage,
-        require=charging.requirement(queries.lengths, label_lengths_L),
+        require=charging.requirement(queries.lengths, label_lengths_L, vector_flops=of_all),
         note_recall=charging.ledger.note_recall,
         progress=lambda share: method.run.report(Progress("mine", share)),
     )
@@ -480,11 +500,12 @@ def _label_groups(method: DualEncoder, train: TrainingData, embeddings: Embeddin
             _log.warning("warning: %s; the groups are computed again", damage)
         else:
             return stored_L
-    with counting() as scored:
+    with counting() as own:
         groups_L = method.label_groups(train, embeddings)
     if groups_L is None:
         return None
-    method.charging.scoring(scored.flops)  # every worker repeats the same work
+    # Every worker repeats the same work.
+    method.charging.charge({"scoring_flops": own.flops, "module_flops": own.module_flops})
     workers = method.shard.workers
     own_L = torch.from_numpy(groups_L.astype(np.int64)).to(default_device())
     agreed_L: np.ndarray = workers.max(own_L if workers.rank == 0 else torch.zeros_like(own_L)).cpu().numpy()

@@ -17,7 +17,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.data.extent import Extent
 from xmcbench.engine.device import default_device, device_peak_memory, seed_random
 from xmcbench.engine.dual_encoder import DualEncoder, all_embeddings
-from xmcbench.engine.flops import counting
+from xmcbench.engine.flops import by_formula, counting
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
 from xmcbench.engine.training import defaults
 from xmcbench.errors import XMCBenchError
@@ -210,7 +210,8 @@ class EmbeddingMethod(DualEncoder):
             train = self.training_data(train)
             self.prepare(train, run)
             loop = Training(self, train)
-        loop.train()
+        with by_formula():  # but for what the loop counts as the method's own
+            loop.train()
         run.report(Progress("index", 0.0))
         with run.ledger.stage("index"):
             self.index(self.labels)
@@ -258,7 +259,7 @@ class Training:
         if place := kept.restore():
             self.epoch, self.index = place
         else:
-            with self.method.charging.counted_scoring("prepare"), torch.no_grad():
+            with self.method.charging.counted("prepare"), torch.no_grad():
                 self.method.begin(all_embeddings(self.method))
         # Only a step may exceed the budget.
         while (before := self.spent()) < 1 and not kept.why_ended():
@@ -289,7 +290,7 @@ class Training:
         method = self.method
 
         def refresh() -> None:
-            with method.charging.counted_scoring("mine"):
+            with method.charging.counted("mine"):
                 self.sampler.refresh(self.epoch, all_embeddings(method, mining=True))
 
         goes_on = method.charging.refreshed(refresh, skips=method.skips_refreshes)
@@ -308,7 +309,7 @@ class Training:
         method.encoder.train()
         method.modules.train()
         with ledger.between_checks(run.budget), ledger.stage("train"):
-            with counting() as scored:
+            with counting() as own:
                 batch = self.batches.batch(self.epoch, self.index)
                 embedded = self.embedder.embed(batch, derive_seed(run.seed, "dropout", ledger.steps))
                 # Every worker draws alike: what all workers do to the queries must agree.
@@ -318,7 +319,7 @@ class Training:
             for cached in embedded.cached:
                 cached.backward()
             lengths = method.queries.lengths, method.labels.lengths if method.encodes_labels else None
-            method.charging.charge(method.charging.step_cost(embedded.whole, *lengths, scored.flops))
+            method.charging.charge(method.charging.step_cost(embedded.whole, *lengths, own))
             self._advance()
             # The step's place on the schedule is its middle: neither the first nor the last step has rate 0.
             rate = warmup_linear((before + min(1.0, self.spent())) / 2, method.config.warmup)
@@ -330,10 +331,11 @@ class Training:
                     hint = "lower learning_rate or raise temperature"
                     raise NonFiniteLossError(f"the {what} is {number} at {place}: {hint}")
             self.update.apply(rate, norm)
-            with torch.no_grad():
+            with torch.no_grad(), counting() as after:
                 if self.sampler.observes:
                     self.sampler.observe(embedded.whole, *self.embedder.mining_vectors(embedded))
                 method.after_step(embedded.share, embedded.queries_BD.detach(), embedded.labels_SD.detach())
+            method.charging.counts(after)
         return {"loss": value, "gradient": norm}
 
     def _advance(self) -> None:

@@ -115,7 +115,7 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     encoder = config.get("encoder")
     facts: dict[str, Any] = {name: config.get(name) for name in CONFIG_FACTS}
     facts["encoder"] = encoder_text(encoder) if isinstance(encoder, dict) else encoder
-    facts |= _spent([record.spent for record in records])
+    facts |= _spent([record.counted for record in records])
     if first.status in SCORED:
         facts["num_parameters"] = first.num_parameters
         shares = [share_spent(record) for record in records]

@@ -28,6 +28,7 @@ from xmcbench.data import Dataset, TrainingData, load
 from xmcbench.data.extent import MUCH_ALIKE, MUCH_CUT
 from xmcbench.data.prepared import read_statistics
 from xmcbench.engine.device import device_peak_memory
+from xmcbench.engine.flops import charged_to_open_stages
 from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import check_predictions, drop_ignored, find_evaluators, find_hits, truth_hash
 from xmcbench.evaluation import score as score_hits
@@ -190,9 +191,8 @@ def training_run(attempt: Attempt, train: TrainingData, rows: np.ndarray, **more
     run = Run(trial.seed, trial.budget.model_copy(), checkpoint, job.cache, **fields)
     annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, job.data, job.cache)
     popen = partial(attempt.sandbox.outside, subprocess.Popen)  # a simulated teacher opens the whole dataset
-    with JudgeFactory(
-        run, job.store, annotated, train.texts, rows, train.label_texts, attempt.teachers, popen
-    ) as judges:
+    made = JudgeFactory(run, job.store, annotated, train.texts, rows, train.label_texts, attempt.teachers, popen)
+    with made as judges, charged_to_open_stages():
         yield replace(run, judge=judges)
 
 

@@ -14,7 +14,7 @@ from xmcbench.files.yaml_lines import KeyPath, Problems, validate
 from xmcbench.plugins.registry import Registered, registry
 from xmcbench.suite.schema import SuiteFile
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.method import NOT_SETTINGS, Method
+from xmcbench.trial.method import NOT_SETTINGS, Method, code_versions
 
 BUDGET = "budget."  # a sweep over `budget.steps` changes that limit
 NAMED = "budget"  # the axis of named budgets
@@ -101,7 +101,7 @@ class Expansion:
             config, given, used_point = self._config_at(label, point)
             budget = self._budget_at(label, point)
             if config is not None and budget is not None:
-                versions, settings = method.thing.versions(config), config.model_dump(mode="json")
+                versions, settings = code_versions(method.thing, config, budget), config.model_dump(mode="json")
                 variant = Variant(label, label, method, versions, settings, given, budget)
                 found.setdefault(config.model_dump_json() + budget.model_dump_json(), (used_point, variant))
         varying = [axis for axis in axes if len({_text(variant.value(axis)) for _, variant in found.values()}) > 1]

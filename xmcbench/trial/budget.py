@@ -23,7 +23,7 @@ UNCHARGED = "uncharged"  # the stage of evaluations on the selection split, and 
 STAGES = (*BUDGETED_STAGES, "index", "judge", UNCHARGED, "predict", "check", "score")
 UNEVEN = 4  # times the mean step: the largest step that excuses an overrun
 CAPS = frozenset({"peak_bytes"})  # limits that are not used up
-OPERATIONS = ("encoder_flops", "scoring_flops", "solver_flops")  # counts of the ledger whose sum is `flops`
+OPERATIONS = ("encoder_flops", "scoring_flops", "module_flops", "solver_flops")  # of the ledger; their sum is `flops`
 
 
 def peak_memory() -> int:
@@ -64,7 +64,7 @@ class Budget(Frozen):
     epochs: float | None = _limit("passes over the training queries")
     steps: int | None = _limit("optimiser steps")
     encoder_tokens: int | None = _limit("real tokens encoded: mining counts, padding does not")
-    flops: float | None = _limit("operations of encoder, scores and linear solvers; recomputation is not counted")
+    flops: float | None = _limit("operations of encoder, scores, modules and linear solvers; no recomputation")
     device_seconds: float | None = _limit("seconds in the stages " + ", ".join(BUDGETED_STAGES))
     teacher_calls: int | None = _limit("different document-label pairs that a teacher is asked about")
     teacher_tokens: int | None = _limit("tokens of a teacher's prompts and answers, cached or not")
@@ -106,6 +106,7 @@ class UnknownBudget(Budget):
 class _Block:
     """An open block of a ledger. Blocks of one thread nest, also those of a ledger and its parts."""
 
+    ledger: Ledger
     stage: str
     inner: float = 0.0  # seconds of the blocks inside it
 
@@ -116,6 +117,22 @@ _open: ContextVar[_Block | None] = ContextVar("_open", default=None)
 def current_stage() -> str:
     """The stage that this thread works in; empty outside of every stage."""
     return block.stage if (block := _open.get()) else ""
+
+
+class OpenStage:
+    """Where operations are charged that nobody charges by himself: the ledger whose stage is open, as for seconds."""
+
+    def __init__(self) -> None:
+        self._last: _Block | None = None
+
+    def charge_product(self, flops: int) -> None:
+        """Charge a matrix product of a method's own, if the budget covers the open stage.
+
+        The threads of a backward pass have no open stage: it is the one that its forward pass was in.
+        """
+        self._last = block = _open.get() or self._last
+        if block is not None and block.stage in BUDGETED_STAGES:
+            block.ledger.module_flops += flops
 
 
 def over_budget(budget: Budget, spent: Mapping[str, Any]) -> dict[str, float]:
@@ -173,6 +190,7 @@ class Ledger:
     encoder_flops: Count = 0  # on real tokens
     scoring_flops: Count = 0  # of products of query and label vectors
     solver_flops: Count = 0  # of linear solvers on sparse rows, at most: iterations times non-zeros
+    module_flops: Count = 0  # of all other matrix products: a method's own modules, and what else it multiplies
     # Each document-label pair is charged once per trial, at the cost of its first answer, cached or not.
     teacher_calls: Count = 0
     teacher_prompt_tokens: Count = 0
@@ -211,7 +229,7 @@ class Ledger:
         """
         if name not in STAGES:
             raise UnknownNameError("stage", name, STAGES)
-        outer, block = _open.get(), _Block(name)
+        outer, block = _open.get(), _Block(self, name)
         opened, start = _open.set(block), self._clock()
         try:
             yield

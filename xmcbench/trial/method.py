@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from pydantic import ValidationError
+
 from xmcbench.data.dataset import DatasetCard, Texts, TrainingData
 from xmcbench.data.extent import Extent
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.hookspecs import check_config, check_subclass
 from xmcbench.plugins.registry import plugin_package, registry
 from xmcbench.trial.budget import Budget
@@ -18,6 +20,7 @@ from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record_fields import Frozen
 from xmcbench.trial.run import Run
 from xmcbench.trial.trial import Trial
+from xmcbench.trial.versions import charge_part
 
 
 class Settings(Frozen):
@@ -39,6 +42,8 @@ class MethodInfo:
     citation: str = ""
     needs: tuple[str, ...] = ()  # "label texts", "gpu", a package: shown by `xmcbench methods`
     version: int = 1  # to be raised by every change that moves the method's results
+    # By limit of a budget, above 1: to be raised by a change of what is charged, which moves trials that it can end.
+    charges: Mapping[str, int] = field(default_factory=dict)
 
 
 class Method(ABC):
@@ -76,6 +81,14 @@ class Method(ABC):
         A method that looks up a registered sampler or teacher by name adds its version, as `"sampler NAME"`.
         """
         return {"method": cls.info.version}
+
+    @classmethod
+    def charge_versions(cls, config: Config, limits: Collection[str]) -> dict[str, int]:  # noqa: ARG003
+        """The versions of what is charged under `config`, for those of the `limits` where it is not 1, by part.
+
+        They are in the key of trials that one of the limits can end, beside `versions`.
+        """
+        return {charge_part(limit): version for limit, version in cls.info.charges.items() if limit in limits}
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:  # noqa: ARG003
@@ -177,13 +190,34 @@ def check_plugin(thing: Any) -> None:
         raise TypeError(f"{thing.__name__}.Config has the setting {taken[0]!r}, which is a key of suite files")
 
 
+def code_versions(kind: type[Method], config: Method.Config, budget: Budget) -> dict[str, int]:
+    """The versions of all code of a method that the result under `config` and `budget` depends on, by part."""
+    return kind.versions(config) | kind.charge_versions(config, budget.spending())
+
+
+def charges_anew(trial: Trial, limit: str) -> bool:
+    """Whether the method of a stored trial is charged otherwise for `limit` than in its first version.
+
+    False where the method is not here.
+    """
+    try:
+        kind: type[Method] = registry().method(trial.method, trial.distribution).thing
+    except UnknownNameError:
+        return False
+    try:
+        config = kind.Config.model_validate(trial.config)
+    except ValidationError:  # the settings of an older version
+        return limit in kind.info.charges
+    return bool(kind.charge_versions(config, {limit}))
+
+
 def build_method(trial: Trial) -> Method:
     """The trial's method with its settings, not fitted. Raises XMCBenchError if another version is installed."""
     plugin = registry().method(trial.method, trial.distribution)
     if plugin.origin.distribution != trial.distribution:
         raise XMCBenchError(f"method {trial.method!r} is of {plugin.origin}, expected {trial.distribution}")
     config = plugin.thing.Config.model_validate(trial.config)
-    for part, version in plugin.thing.versions(config).items():
+    for part, version in code_versions(plugin.thing, config, trial.budget).items():
         if (wanted := trial.versions.get(part, version)) != version:
             raise XMCBenchError(f"method {trial.method!r}: found version {version} of {part}, expected {wanted}")
     method: Method = plugin.thing(config)

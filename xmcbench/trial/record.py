@@ -21,7 +21,7 @@ from xmcbench.files.secrets import redacted
 from xmcbench.trial.budget import OPERATIONS, Ledger
 from xmcbench.trial.record_fields import Amount, Chosen, Count, Fraction, Frozen, Point, Provenance
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
-from xmcbench.trial.versions import Versions
+from xmcbench.trial.versions import Versions, older_parts
 
 RESAMPLING_VERSION = 2  # of the draws in evaluation/bootstrap.py; replicates of different versions are not paired
 METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; values of different versions are not comparable
@@ -125,18 +125,31 @@ class Record(Frozen):
 
     @property
     def not_counted(self) -> frozenset[str]:
-        """The counts that nobody knows, as an outside program computed: they are unknown, not 0.
+        """The counts that nobody knows, as an outside program computed, or as older code left some work out.
 
-        A record from before they were noted has 0 for each of them, and most of its processor time in child processes.
+        A record from before they were noted has 0 for each count of an outside program, and most of its processor time
+        in child processes. One from before modules were charged has too few operations of a method whose modules
+        multiply.
         """
         if (noted := self.spent.get("not_counted")) is not None:
             return frozenset(noted)
         outside = self.spent.get("fit_children_cpu_seconds", 0.0) > OUTSIDE * self.spent.get("fit_cpu_seconds", 0.0)
-        return frozenset(name for name in COUNTED if outside and not self.spent.get(name))
+        unknown = {name for name in COUNTED if outside and not self.spent.get(name)}
+        if "module_flops" not in self.spent and self.spent.get("flops"):
+            from xmcbench.trial.method import charges_anew  # imports numpy
+
+            unknown |= {"flops", "module_flops"} if charges_anew(self.trial, "flops") else set()
+        return frozenset(unknown)
+
+    @property
+    def counted(self) -> dict[str, Any]:
+        """What it spent, without the counts that nobody knows."""
+        unknown = self.not_counted
+        return {name: value for name, value in self.spent.items() if name not in unknown}
 
     def older_than(self, newest: Versions) -> str:
         """Why this is a result of older code than `newest`, as text; empty if it is not."""
-        older = {part: version for part, version in self.trial.versions.items() if version < newest.get(part, 0)}
+        older = older_parts(self.trial.versions, newest, self.trial.budget.spending())
         return "; ".join(f"{part} {version}, now {newest[part]}" for part, version in older.items())
 
     def without_paths(self) -> Record:

@@ -6,7 +6,7 @@ that the trial runs again, and in its record, so that a result of older code is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from xmcbench.plugins.registry import registry
 
@@ -14,6 +14,19 @@ ENGINE_VERSION = 2  # of the results of `xmcbench.engine`: encoders, losses, sam
 SELECTION_VERSION = 2  # of results with held-out queries: how they are set aside and what the others share with them
 
 Versions = Mapping[str, int]
+
+
+def charge_part(limit: str) -> str:
+    """The part of the code that counts what a method is charged for `limit`: results depend on it where that can end
+    a training. Its version is 1 where none is named.
+    """
+    return f"charge of {limit}"
+
+
+def older_parts(versions: Versions, newest: Versions, limits: Collection[str]) -> dict[str, int]:
+    """The parts of `versions` that are older than `newest`, in a trial that any of `limits` can end."""
+    own = dict.fromkeys(map(charge_part, limits), 1) | dict(versions)
+    return {part: version for part, version in own.items() if version < newest.get(part, 0)}
 
 
 def selection_versions(metric: str) -> dict[str, int]:

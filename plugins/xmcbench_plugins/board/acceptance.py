@@ -30,6 +30,7 @@ from xmcbench.reporting.rows import CURVE_COSTS
 from xmcbench.reporting.text_table import folded, printable
 from xmcbench.trial.budget import CAPS, STAGES, Ledger, UnknownBudget, over_budget
 from xmcbench.trial.meter import FEW_SECONDS, IMPORT_SECONDS, SHARE
+from xmcbench.trial.method import code_versions
 from xmcbench.trial.record import COUNTED, METRIC_VERSION, OUTSIDE, Record, Status
 from xmcbench.trial.record_fields import ChosenFields, walk
 from xmcbench.trial.run import why_flat
@@ -110,7 +111,7 @@ def outdated(record: Record) -> Iterator[str]:
     except UnknownNameError as problem:
         yield str(problem)
         return
-    if (parts := {**plugin.thing.versions(config), **chosen_by}) != trial.versions:
+    if (parts := {**code_versions(plugin.thing, config, trial.budget), **chosen_by}) != trial.versions:
         yield f"it is a result of {_parts(trial.versions)}, this code has {_parts(parts)}: run it again"
 
 

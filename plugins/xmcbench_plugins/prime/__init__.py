@@ -45,6 +45,7 @@ class PRIME(EmbeddingMethod):
         citation="Dahiya et al., Prototypical Extreme Multi-label Classification with a Dynamic Margin Loss, "
         "NAACL 2025",
         needs=("label texts",),
+        charges={"flops": 2},  # 2: operations of the prototype network
         # 2: free vectors begin at the paper's length; 3: dropout follows the label; 4: a query's positives are the
         # labels that were drawn for it, and all terms are divided by the number of queries
         version=4,

@@ -111,7 +111,7 @@ class Classifier(SecondStage):
             positives=sampling.Draw(settings.positives_per_query),
             negatives=(nearest,),
         )
-        with self.first.charging_to(run.ledger, run.budget).counted_scoring("mine"):
+        with self.first.charging_to(run.ledger, run.budget).counted("mine"):
             sampler.refresh(0, self.vectors(queries_ND, run))
         return sampler
 

@@ -39,6 +39,7 @@ class CrossEncoderRanker(Reranker):
         summary="second stage: a cross-encoder ranks a dual encoder's best labels",
         citation="Gao et al., Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline, ECIR 2021",
         needs=("label texts", "sentence-transformers"),
+        charges={"flops": 2},  # 2: counted as they are computed, with attention and padding
         # 2: tuned by its own answers to held-out queries; 3: the rate rises over a tenth of the budget, if that is less
         version=3,
     )
@@ -133,7 +134,7 @@ class CrossEncoderRanker(Reranker):
         return groups_BG
 
     def _logits(self, texts: list[str], labels_BG: np.ndarray, ledger: Any) -> Tensor:
-        """[B, G] the scores of the pairs, -inf for pads. Charges a forward and a backward pass over real tokens."""
+        """[B, G] the scores of the pairs, -inf for pads. Charges their real tokens; operations count by themselves."""
         import torch
 
         rows, columns = np.nonzero(labels_BG >= 0)
@@ -141,7 +142,6 @@ class CrossEncoderRanker(Reranker):
         features = self.model.preprocess([(texts[row], self.label_texts[label]) for row, label in chosen])
         tokens = int(features["attention_mask"].sum())
         ledger.encoder_tokens += tokens
-        ledger.encoder_flops += 3 * tokens * self._operations
         for name, value in features.items():
             if isinstance(value, torch.Tensor):
                 features[name] = value.to(self.model.device)
@@ -152,7 +152,7 @@ class CrossEncoderRanker(Reranker):
 
     @property
     def _operations(self) -> int:
-        """Operations of a forward pass per token: two for each weight of a matrix that is not looked up."""
+        """Operations of a forward pass per token, at least: two for each weight of a matrix that is not looked up."""
         embeddings = self.model.model.get_input_embeddings().weight.numel()
         return 2 * (sum(values.numel() for values in self.model.parameters()) - embeddings)
 
@@ -174,8 +174,13 @@ class CrossEncoderRanker(Reranker):
         for start in range(0, len(texts), CHUNK):
             features = self.model.preprocess(self._pairs(texts, labels_NK, start))
             lengths.append(features["attention_mask"].sum(dim=1).cpu().numpy())
-        charging, own = self.first.charging_to(run.ledger, run.budget), self._operations
-        replace(charging, encoder_flops=lambda own_P: int(own_P.sum()) * own).passes(np.concatenate(lengths))
+        charging, own, lengths_P = (
+            self.first.charging_to(run.ledger, run.budget),
+            self._operations,
+            np.concatenate(lengths),
+        )
+        replace(charging, encoder_flops=lambda own_P: int(own_P.sum()) * own).require(lengths_P)
+        run.ledger.encoder_tokens += int(lengths_P.sum())  # operations count by themselves
 
     def _pairs(self, texts: data.Texts, labels_NK: np.ndarray, start: int) -> list[tuple[str, str]]:
         """The pairs of a query and a label listed for it, of the `CHUNK` queries from `start` on."""

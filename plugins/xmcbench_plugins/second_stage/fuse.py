@@ -6,7 +6,7 @@ Legend: N held-out training queries, L labels.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -106,6 +106,17 @@ class Fuse(Method):
         for number, part in enumerate(config.parts, start=1):
             kind, settings = resolve(part, Method)
             own |= {f"part {number} {what}": version for what, version in kind.versions(settings).items()}
+        return own
+
+    @classmethod
+    def charge_versions(cls, config: Method.Config, limits: Collection[str]) -> dict[str, int]:
+        """What it and each part are charged, as "part 1 charge of LIMIT" and so on."""
+        assert isinstance(config, Fuse.Config)
+        own = super().charge_versions(config, limits)
+        for number, part in enumerate(config.parts, start=1):
+            kind, settings = resolve(part, Method)
+            charged = kind.charge_versions(settings, limits)
+            own |= {f"part {number} {what}": version for what, version in charged.items()}
         return own
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -77,6 +77,14 @@ class SecondStage(Method):
         kind, settings = resolve(config.first, DualEncoder)
         first = {f"first {part}": version for part, version in kind.versions(settings).items()}
         return {**super().versions(config), **first}
+
+    @classmethod
+    def charge_versions(cls, config: Method.Config, limits: Collection[str]) -> dict[str, int]:
+        """What it and the first method are charged, as "first charge of LIMIT"."""
+        assert isinstance(config, SecondStage.Config)
+        kind, settings = resolve(config.first, DualEncoder)
+        first = {f"first {part}": version for part, version in kind.charge_versions(settings, limits).items()}
+        return {**super().charge_versions(config, limits), **first}
 
     def skip(self, card: data.DatasetCard) -> str | None:
         return self.first.skip(card)
@@ -176,7 +184,7 @@ class SecondStage(Method):
         Raises PassTooLargeError unless they fit into the budget, with the search that follows where there is one.
         """
         first, charging = self.first, self.first.charging_to(run.ledger, run.budget)
-        with run.ledger.stage("mine"):
+        with charging.counted("mine"):
             tokens = first.encoder.tokenizer.tokens(train.texts, first.query_length, run.cache)
             operations = search.search_flops(len(tokens.lengths), *first.index_LD.shape) if self.searches else 0
             charging.require(tokens.lengths, scoring_flops=operations)
@@ -205,7 +213,7 @@ class Reranker(SecondStage):
     def listed(self, queries_ND: Tensor, exclude: scipy.sparse.csr_array, run: Run) -> np.ndarray:
         """[N, K] the first method's best labels of the training queries, without the pairs `exclude`; charged."""
         k = min(self.config.shortlist, len(self.first.index_LD))
-        with self.first.charging_to(run.ledger, run.budget).counted_scoring("mine"):
+        with self.first.charging_to(run.ledger, run.budget).counted("mine"):
             return self.vectors(queries_ND, run).nearest(k, exclude=exclude)
 
     @abstractmethod

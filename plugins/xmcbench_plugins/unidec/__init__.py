@@ -38,6 +38,7 @@ class UniDEC(EmbeddingMethod):
         citation="Kharbanda et al., Unified Dual Encoder and Classifier Training for Extreme Multi-label "
         "Classification, arXiv:2405.03714, 2024",
         needs=("label texts",),
+        charges={"flops": 2},  # 2: operations of the heads
         version=3,  # 2: dropout of the heads follows query and label; 3: losses of labels are summed as in the paper
     )
 
@@ -252,10 +253,11 @@ class UniDEC(EmbeddingMethod):
         """lambda L_D + (1 - lambda) L_C (Algorithm 1)."""
         import torch
 
-        settings, seed = self.config, int(torch.randint(SEEDS, ()))
-        with encoders.row_dropout(seed, "query", batch.query_ids):
-            de_BD = self.mining_query_vectors(queries_BH)
-            clf_BD = self.modules["clf"](queries_BH) if settings.heads == "both" else None
+        settings, seed, workers = self.config, int(torch.randint(SEEDS, ())), self.shard.workers
+        own = self.shard.queries(len(queries_BH))  # whose heads this worker computes; of labels it holds its own alone
+        with encoders.row_dropout(seed, "query", batch.query_ids[own]):
+            de_BD = workers.gather(self.mining_query_vectors(queries_BH[own]))
+            clf_BD = workers.gather(self.modules["clf"](queries_BH[own])) if settings.heads == "both" else None
         with encoders.row_dropout(seed, "label", batch.label_ids):
             labels_SD = self.mining_query_vectors(labels_SH)
         of_de = self._both_ways(de_BD, labels_SD, batch.positives, settings.temperature)

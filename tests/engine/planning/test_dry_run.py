@@ -84,6 +84,7 @@ def test_a_plan_is_what_a_trial_then_takes(name: str, small_encoder: str, data: 
     assert planned.encoder_tokens == pytest.approx(spent.encoder_tokens, rel=0.05)
     assert planned.encoder_flops == pytest.approx(spent.encoder_flops, rel=0.05)
     assert planned.scoring_flops == pytest.approx(spent.scoring_flops, rel=0.25)
+    assert planned.module_flops == pytest.approx(spent.module_flops, rel=0.1)
     assert planned.flops == pytest.approx(spent.flops, rel=0.05)
 
 
@@ -98,8 +99,8 @@ def test_a_method_says_which_texts_it_embeds_before_the_first_step(
     data, run, asked = method.training_data(data), make_run(tmp_path, {"steps": 1}), []
     on_demand = Charging.on_demand
 
-    def watched(self: Charging, vectors: Any, lengths_N: np.ndarray) -> Any:
-        return lambda: asked.append(len(lengths_N)) or on_demand(self, vectors, lengths_N)()
+    def watched(self: Charging, vectors: Any, lengths_N: np.ndarray, module_flops: int) -> Any:
+        return lambda: asked.append(len(lengths_N)) or on_demand(self, vectors, lengths_N, module_flops)()
 
     monkeypatch.setattr(Charging, "on_demand", watched)
     method.prepare(data, run)

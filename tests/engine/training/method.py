@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from xmcbench import losses, sampling
+from xmcbench import encoders, losses, sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.tables.label_table import LabelTable
@@ -64,7 +64,9 @@ class Toy(EmbeddingMethod):
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         self.calls += 1
         positives = batch.positives
-        queries_BD = self.query_vectors(queries_BD)
+        own, seed = self.shard.queries(len(queries_BD)), int(torch.randint(2**62, ()))
+        with encoders.row_dropout(seed, "query", batch.query_ids[own]):
+            queries_BD = self.shard.workers.gather(self.query_vectors(queries_BD[own]))
         loss = losses.decoupled_softmax(queries_BD, labels_SD, positives, positives.weights("one"), temperature=0.1)
         if self.config.classifier:
             table = self.modules["classifier"]

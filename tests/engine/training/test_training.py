@@ -34,7 +34,7 @@ class Watched(Toy):
         return super().loss(queries_BD, labels_SD, batch)
 
     def mining_query_vectors(self, embeddings_ND: torch.Tensor) -> torch.Tensor:
-        self.mined += 1
+        self.mined += len(embeddings_ND) > 1  # of one text their operations are counted
         return super().mining_query_vectors(embeddings_ND)
 
 
@@ -164,6 +164,8 @@ def test_operations_are_counted(small_encoder: str, data: TrainingData, tmp_path
     )
     assert ledger.encoder_flops == 3 * forward
     assert ledger.scoring_flops == sum(scoring_flops(*batch, method.encoder.dimension) for batch in method.batches)
+    size = method.encoder.dimension
+    assert ledger.module_flops == sum(scoring_flops(queries, np.arange(size), size) for queries, _ in method.batches)
     enough = fit(watched(small_encoder), data, tmp_path / "b", {"flops": ledger.flops * 0.7}).ledger
     assert enough.steps == 3
     assert [len(told) for told in (ledger.worker_bytes, enough.worker_bytes)] == [1, 1]

@@ -69,7 +69,7 @@ class SeededDropout(TorchFunctionMode):
     def dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         """Like `torch.nn.functional.dropout`: each value is 0 with probability `p`, otherwise divided by 1 - p."""
         dropped = round(p * LEVELS)
-        if not training or dropped in (0, LEVELS) or len(input) != len(self.seeds_M):
+        if not training or dropped in (0, LEVELS) or len(input) != len(self.seeds_M) or not input.numel():
             return functional.dropout(input, p, training, inplace)
         self.calls += 1
         kept = self._kept(input.shape, dropped, input.device).to(input.dtype)

@@ -24,6 +24,7 @@ from xmcbench.engine.device import upload
 from xmcbench.engine.encoders.own_modules import PROMPTS, SentenceModule
 from xmcbench.engine.encoders.settings import MODULES, EncoderConfig, Precision
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
+from xmcbench.engine.flops import by_formula
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def embed_all(
     device = next(encoder.parameters()).device
     result_ND, finished = torch.empty((len(tokens), encoder.dimension), device=device), 0
     # Autocast casts a weight once per context.
-    with evaluating(encoder), torch.inference_mode(), autocast(device, precision)():
+    with evaluating(encoder), torch.inference_mode(), by_formula(), autocast(device, precision)():
         for group in encoder.micro_batches(tokens.lengths, micro_batch_tokens):
             texts = (upload(array, device) for array in encoder.collate(tokens, group))
             result_ND[upload(group.copy(), device)] = encoder(*texts)

@@ -26,6 +26,7 @@ from xmcbench.engine.encoders.own_modules import OLD_MODES, POOLINGS, OwnModules
 from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, SETTINGS, EncoderConfig
 from xmcbench.engine.encoders.static import WordTable
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
+from xmcbench.engine.flops import by_formula
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.hub import local_files_only
 from xmcbench.files.network import allow_network
@@ -218,7 +219,8 @@ class TransformerEncoder(Encoder):
             ids_MW = torch.full((1, tokens), self.tokenizer.pad_id + 1, device=device)
             # Plain attention: the counter does not know every fused one. Without dropout nothing is drawn.
             plain = torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH), evaluating(self)
-            with torch.no_grad(), plain[0], plain[1], plain[2], uncounted(), FlopCounterMode(display=False) as counter:
+            aside = torch.no_grad(), by_formula(), uncounted()
+            with plain[0], plain[1], plain[2], aside[0], aside[1], aside[2], FlopCounterMode(display=False) as counter:
                 self(ids_MW)
             counts.append(counter.get_total_flops())
         square = (counts[2] - 2 * counts[1] + counts[0]) // 2

@@ -109,6 +109,7 @@ class _LogSumExp(Function):
     """log sum_l e^s_il over the pool or its negatives, whose gradient is a softmax, and the scores of the positives."""
 
     @staticmethod
+    @flops.by_formula()
     def forward(
         ctx: Any, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, temperature: float, negatives: bool
     ) -> tuple[Tensor, Tensor]:
@@ -131,6 +132,7 @@ class _LogSumExp(Function):
         return sums_B, scores_P
 
     @staticmethod
+    @flops.by_formula()
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         scores = Scores.of(ctx)
         kept: dict[int, tuple[Tensor, Tensor]] = ctx.kept
@@ -152,6 +154,7 @@ class _CrossEntropy(Function):
     """The gradient of s needs no sum over labels, so the forward pass computes it too."""
 
     @staticmethod
+    @flops.by_formula()
     def forward(ctx: Any, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, temperature: float) -> Tensor:
         scores = Scores(queries_BD, labels_SD, positives, temperature)
         mean, ctx.gradients = _cross_entropy(scores)
@@ -159,6 +162,7 @@ class _CrossEntropy(Function):
         return mean
 
     @staticmethod
+    @flops.by_formula()
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         gradients, ctx.gradients = ctx.gradients, None
         # The first backward pass hands the gradients over; a second one computes them again.
@@ -202,6 +206,7 @@ class _PairScores(Function):
     """The scores of the pairs only."""
 
     @staticmethod
+    @flops.by_formula()
     def forward(ctx: Any, queries_BD: Tensor, labels_SD: Tensor, pairs: Positives) -> Tensor:
         scores = Scores(queries_BD, labels_SD, pairs, 1.0)
         scores_P = scores.new_pairs()
@@ -212,6 +217,7 @@ class _PairScores(Function):
         return scores_P
 
     @staticmethod
+    @flops.by_formula()
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         scores = Scores.of(ctx)
 

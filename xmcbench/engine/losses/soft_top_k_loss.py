@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import logsigmoid, softplus
 
+from xmcbench.engine import flops
 from xmcbench.engine.losses.positives import Positives
 from xmcbench.engine.losses.score_sums import Scores, finite, largest
 from xmcbench.engine.losses.softmax_losses import at_pairs, mean_over_queries
@@ -148,6 +149,7 @@ class _Threshold(Function):
     """y, and through it dy/dx_l = -v_l / sum v with v = z (1 - z): a softmax, as v itself underflows. And x_P."""
 
     @staticmethod
+    @flops.by_formula()
     def forward(
         ctx: Any, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, k: int, temperature: float
     ) -> tuple[Tensor, Tensor]:
@@ -163,6 +165,7 @@ class _Threshold(Function):
         return y_B.to(x_P.dtype), x_P
 
     @staticmethod
+    @flops.by_formula()
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
         scores = Scores.of(ctx)
         y_B1, slopes_B1 = (saved_B[:, None] for saved_B in ctx.saved_tensors[2:])

@@ -39,6 +39,7 @@ class _OneVsAll(Function):
     """The sum over rows of log(1 + e^s) - y s, divided by B."""
 
     @staticmethod
+    @flops.by_formula()
     def forward(ctx: Any, queries_BD: Tensor, table: LabelTable, positives: Positives) -> Tensor:
         scores = Scores(queries_BD, table.weight, positives, 1.0)
         total, of_queries_BD = queries_BD.new_zeros(()), torch.zeros_like(scores.scaled_BD)
@@ -59,6 +60,7 @@ class _OneVsAll(Function):
         return mean
 
     @staticmethod
+    @flops.by_formula()
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         queries_BD, of_queries_BD = ctx.saved_tensors
         factor = grads[0] * ctx.share

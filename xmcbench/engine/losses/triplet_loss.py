@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from xmcbench.engine import flops
 from xmcbench.engine.device import upload
 from xmcbench.engine.losses.positives import Positives
 from xmcbench.engine.losses.score_sums import Scores, largest
@@ -50,6 +51,7 @@ class _Hardest(Function):
     the columns of the largest scores."""
 
     @staticmethod
+    @flops.by_formula()
     def forward(
         ctx: Any, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -68,6 +70,7 @@ class _Hardest(Function):
         return best_BH, scores_P, columns_BH
 
     @staticmethod
+    @flops.by_formula()
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         scores = Scores.of(ctx)
         best_BH, columns_BH = ctx.saved_tensors[2:]

@@ -91,7 +91,9 @@ class DryRun:
         if not KNOWN_LIMITS & self.budget.spending().keys():
             raise XMCBenchError(f"it stops at {', '.join(self.budget.spending())}, which a plan cannot count")
         for texts in self.method.first_passes:
-            charging.passes(work.all_query_lengths_N if texts == "queries" else work.label_lengths_L)
+            lengths_N = work.all_query_lengths_N if texts == "queries" else work.label_lengths_L
+            charging.passes(lengths_N)
+            charging.charge({"module_flops": round(len(lengths_N) * self.probe.begin_flops)})
         charging.scoring(self.probe.grouping_flops)
         while self._continues and charging.refreshed(self._refresh, self.method.skips_refreshes):
             self._take_epoch()
@@ -139,10 +141,17 @@ class DryRun:
             everything = np.arange(len(queries_ND)), np.arange(len(labels_LD)), Positives(none, none, 0, 0)
             self.sampler.observe(Batch(*everything), *vectors)
         label_lengths_L = work.label_lengths_L[:0] if self.label_lengths_L is None else work.label_lengths_L
+        of_query, of_label = self.probe.vector_flops
+        of_all = of_query * work.num_queries, of_label * len(labels_LD)
+
+        def made(vectors: Tensor, own_flops: int) -> Tensor:
+            charging.charge({"module_flops": own_flops})
+            return vectors
+
         stand_ins = StandIns(
-            charging.on_demand(lambda: queries_ND, work.all_query_lengths_N),
-            charging.on_demand(lambda: labels_LD, label_lengths_L),
-            require=charging.requirement(work.all_query_lengths_N, label_lengths_L, self._scale / work.share),
+            charging.on_demand(lambda: made(queries_ND, of_all[0]), work.all_query_lengths_N, of_all[0]),
+            charging.on_demand(lambda: made(labels_LD, of_all[1]), label_lengths_L, of_all[1]),
+            require=charging.requirement(work.all_query_lengths_N, label_lengths_L, self._scale / work.share, of_all),
             num_queries=work.num_queries,
             trained=self.epoch > 0,
             found=self.found,
@@ -180,8 +189,12 @@ class DryRun:
         per_query = len(batch.label_ids) * self.probe.flops_per_pair
         if self.probe.true_label_flops:
             per_query += true_labels(work.train, batch) * self.probe.true_label_flops
-        scoring = round(len(batch.query_ids) * per_query + looked)
-        cost = self.charging.step_cost(batch, work.query_lengths_N, self.label_lengths_L, scoring)
+        sizes = len(batch.query_ids), len(batch.label_ids)
+        own = self.probe.module_flops(*sizes)
+        if self.sampler.extends_pool or self.sampler.observes:
+            own += sum(count * of_text for count, of_text in zip(sizes, self.probe.vector_flops, strict=True))
+        counted = flops.Count(round(sizes[0] * per_query + looked), round(own))
+        cost = self.charging.step_cost(batch, work.query_lengths_N, self.label_lengths_L, counted)
         if cost["encoder_tokens"] > self._most_tokens:
             self.largest, self._most_tokens = batch, cost["encoder_tokens"]
         return cost

@@ -161,11 +161,37 @@ class Table:
 
 
 @dataclass(frozen=True)
+class PairwiseFlops:
+    """Operations that grow with queries, with labels and with their pairs."""
+
+    query: float
+    label: float
+    pair: float
+
+    @classmethod
+    def of(cls, whole: int, queries: int, labels: int, by_query: float, by_label: float | None) -> PairwiseFlops:
+        """What gives `whole` for so many queries and labels, and grows as said with each query and label more there.
+
+        With None for labels, nothing grows with pairs.
+        """
+        if by_label is None:
+            by_label = (whole - by_query * queries) / labels
+        pair = (by_query * queries + by_label * labels - whole) / (queries * labels)
+        return cls(by_query - pair * labels, by_label - pair * queries, pair)
+
+    def __call__(self, queries: int, labels: int) -> float:
+        return self.query * queries + self.label * labels + self.pair * queries * labels
+
+
+@dataclass(frozen=True)
 class Probe:
     """The observations."""
 
     flops_per_pair: float  # operations of a step on scores, per pair of a query and a label of its pool
     true_label_flops: float  # of scores that only true labels have: per pair of a query and a label true in the batch
+    module_flops: PairwiseFlops  # of a step, of what the method multiplies beside scores
+    vector_flops: tuple[int, int]  # of modules that make the vector that samplers see: of a query, and of a label
+    begin_flops: float  # of modules before the first step, per text that is embedded then
     keeps_scores: bool  # whether the loss keeps scores of its forward pass for its backward pass
     mining_dimension: int  # of the vectors that samplers see
     scored_dimension: int  # of the vectors that are searched
@@ -190,7 +216,7 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
         groups, grouping_flops = _groups(_without_encoder(method, dimension), work)
         # Fewer groups than labels, so that a table with a row for each group is not taken for one of the labels.
         add_modules(few, part, ALONE, np.arange(part.num_labels) // 2 if groups else None, seed=0)
-        with torch.no_grad():
+        with torch.no_grad(), flops.counting() as begun:
             few.begin(embeddings)
         sampler = few.sampler(part, 0)
         sampler.refresh(0, embeddings)
@@ -199,16 +225,25 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
         queries, labels = len(batch.query_ids), len(batch.label_ids)
         per_pair, of_true = scored.flops / (queries * labels), 0.0
         wrong = np.setdiff1d(np.setdiff1d(np.arange(part.num_labels), part.targets.indices), batch.label_ids)
+        by_query, by_label = 0.0, None
+        if scored.module_flops and (half := queries // 2):
+            fewer, _ = _loss_step(few, _first_queries(batch, half), dimension)
+            by_query = (scored.module_flops - fewer.module_flops) / (queries - half)
         if len(wrong):  # what grows with the pool is seen in a larger one
             larger, _ = _loss_step(few, sampler.with_pool(batch, np.union1d(batch.label_ids, wrong)), dimension)
             per_pair = (larger.flops - scored.flops) / (queries * len(wrong))
             of_true = (scored.flops / queries - per_pair * labels) / true_labels(part, batch)
+            by_label = (larger.module_flops - scored.module_flops) / len(wrong)
+        of_text = {"queries": len(part.texts), "labels": part.num_labels}
         with evaluating(few.modules), torch.no_grad():
             both = torch.randn(2, dimension)
             mining, searched = few.mining_query_vectors(both), few.query_vectors(both)
     return Probe(
         flops_per_pair=per_pair,
         true_label_flops=of_true,
+        module_flops=PairwiseFlops.of(scored.module_flops, queries, labels, by_query, by_label),
+        vector_flops=few.vector_flops,
+        begin_flops=begun.module_flops / max(1, sum(of_text[texts] for texts in few.first_passes)),
         keeps_scores=scored.kept_scores > 0,
         mining_dimension=mining.shape[1],
         scored_dimension=searched.shape[1],
@@ -249,6 +284,15 @@ def _groups(full: EmbeddingMethod, work: Workload) -> tuple[int, int]:
 def true_labels(train: TrainingData, batch: Batch) -> int:
     """The number of labels that are true for a query of the batch."""
     return len(np.unique(gather_rows(train.targets, batch.query_ids)[0]))
+
+
+def _first_queries(batch: Batch, count: int) -> Batch:
+    """The batch with its first queries alone, and the whole pool."""
+    pairs = batch.positives
+    kept_P = pairs.rows_P < count
+    rows, columns = (ids_P[kept_P].numpy() for ids_P in (pairs.rows_P, pairs.columns_P))
+    chosen = {which: weights_P[kept_P].numpy() for which, weights_P in pairs.chosen.items()}
+    return Batch.of(batch.query_ids[:count], batch.label_ids, rows, columns, chosen)
 
 
 def _loss_step(few: EmbeddingMethod, batch: Batch, dimension: int) -> tuple[flops.Count, SavedBytes]:

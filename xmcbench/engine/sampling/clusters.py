@@ -41,6 +41,7 @@ def clustering_bytes(num_vectors: int, num_clusters: int, dimension: int) -> flo
     return 4.0 * (max(1.5 * values, 2 * min(values, AT_ONCE)) + 8 * split)  # the first split, a later one
 
 
+@flops.by_formula()
 def balanced_clusters(
     vectors_ND: Tensor, num_clusters: int, rng: np.random.Generator, rows: np.ndarray | None = None
 ) -> np.ndarray:

@@ -60,6 +60,7 @@ class Index(ABC):
         self.greatest = _greatest(self.labels_LD)
 
     @torch.no_grad()
+    @flops.by_formula()
     def top_k(self, queries_ND: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
         """The `k` labels with the highest inner product for each query [N, k]; ties rank by lower label id.
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from xmcbench.engine.device import default_device, device_peak_memory, upload
 from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.encoders.encoder import autocast, evaluating
+from xmcbench.engine.flops import by_formula
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.training.gradient_cache import CachedEmbeddings, GradientCache, TextRows
@@ -79,7 +80,8 @@ class BatchEmbedder:
         texts = [TextRows(method.queries, share.query_ids[shard.queries(len(share.query_ids))], "query")]
         if method.encodes_labels:
             texts.append(TextRows(method.labels, share.label_ids, "label"))
-        cached = self.cache.embed(texts, dropout_seed)
+        with by_formula():
+            cached = self.cache.embed(texts, dropout_seed)
         # Split, not sliced: the gradient of a slice is as large as the whole.
         sizes = [len(texts[0].rows), len(cached.embeddings) - len(texts[0].rows)]
         own_BD, labels_SD = torch.split(cached.embeddings, sizes)
@@ -99,7 +101,8 @@ class BatchEmbedder:
             return replace(embedded, whole=whole, share=share)
         more = np.setdiff1d(share.label_ids, embedded.share.label_ids)
         texts = [TextRows(self.method.labels, more, "label")]
-        added = self.cache.embed(texts, dropout_seed, embedded.cached[0].kept_bytes)
+        with by_formula():
+            added = self.cache.embed(texts, dropout_seed, embedded.cached[0].kept_bytes)
         by_id = np.argsort(np.concatenate((embedded.share.label_ids, more)))
         labels_SD = torch.cat((embedded.labels_SD, added.embeddings))[upload(by_id, self.device)]
         cached = (*embedded.cached, added)
@@ -109,9 +112,10 @@ class BatchEmbedder:
     def mining_vectors(self, embedded: EmbeddedBatch) -> tuple[Tensor, Tensor]:
         """The vectors that the sampler sees: of all queries, and of all labels of the pool by ascending id."""
         method, shard, ids = self.method, self.method.shard, embedded.share.label_ids
+        own = shard.queries(len(embedded.queries_BD))
         labels_SD = embedded.labels_SD.detach() if method.encodes_labels else embedded.labels_SD.new_empty(len(ids), 0)
         with evaluating(method.modules):
-            queries_BD = method.mining_query_vectors(embedded.queries_BD.detach())
+            queries_BD = shard.workers.gather(method.mining_query_vectors(embedded.queries_BD.detach()[own]))
             labels_SD = method.mining_label_vectors(labels_SD, ids)
         by_worker = np.argsort(shard.owner_L[embedded.whole.label_ids], kind="stable")
         return queries_BD, shard.workers.gather(labels_SD)[upload(np.argsort(by_worker), self.device)]

@@ -31,7 +31,7 @@ from xmcbench.runs.local import LocalExecutor
 from xmcbench.runs.predicting import ask
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.method import Method
+from xmcbench.trial.method import Method, code_versions
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import Progress, TrainingLog
@@ -135,7 +135,7 @@ class TinyTrial:
             method=self.method,
             distribution=registered.origin.distribution,
             version=registered.origin.version,
-            versions=registered.thing.versions(config),
+            versions=code_versions(registered.thing, config, BUDGET),
             config=config.model_dump(mode="json"),
             dataset=self.dataset_name,
             dataset_hash=self.dataset.card.content_hash,

@@ -1,0 +1,132 @@
+"""Every matrix product is counted once: as torch's own counter counts it, or by its shapes where that sees nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from xmcbench.engine.flops import Count, by_formula, counting
+
+M, K, N = 4, 8, 5
+LEFT, RIGHT = torch.randn(M, K), torch.randn(K, N)
+WORDS = torch.randn(3, 5, K)  # [T, B, K]
+PRODUCT = 2 * M * K * N
+
+IN_PLACE: dict[str, tuple[Callable[[], object], int]] = {  # and others that torch's counter does not see
+    "addmm_": (lambda: torch.zeros(M, N).addmm_(LEFT, RIGHT), PRODUCT),
+    "baddbmm_": (lambda: torch.zeros(1, M, N).baddbmm_(LEFT[None], RIGHT[None]), PRODUCT),
+    "addmv_": (lambda: torch.zeros(M).addmv_(LEFT, RIGHT[:, 0]), 2 * M * K),
+    "vector": (lambda: LEFT @ RIGHT[:, 0], 2 * M * K),
+    "dot": (lambda: torch.dot(LEFT[0], RIGHT[:, 0]), 2 * K),
+    "out": (lambda: torch.mm(LEFT, RIGHT, out=torch.empty(M, N)), PRODUCT),
+    "sparse": (lambda: torch.sparse.mm(torch.eye(K).to_sparse(), RIGHT), 2 * K * N),
+    "einsum": (lambda: torch.einsum("mk,kn->n", LEFT, RIGHT), 2 * K * N),  # sums the rows first
+    "distances": (lambda: torch.cdist(LEFT, RIGHT.T.contiguous(), p=1), PRODUCT),
+}
+
+
+def counted(work: Callable[[], object], *contexts: AbstractContextManager[object]) -> tuple[int, int]:
+    """The operations of `work` by the harness and by torch's counter."""
+    with ExitStack() as stack:
+        torch_counts = stack.enter_context(FlopCounterMode(display=False))
+        own = stack.enter_context(counting())
+        for context in contexts:
+            stack.enter_context(context)
+        work()
+    return own.module_flops, torch_counts.get_total_flops()
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_product_has_two_operations_for_each_pair_of_numbers_that_are_multiplied(name: str) -> None:
+    work, expected = IN_PLACE[name]
+    assert counted(work)[0] == expected
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Linear(K, K),
+    "bilinear": lambda: nn.Bilinear(K, K, K),
+    "convolution": lambda: nn.Conv1d(5, 5, 3),
+    "lstm": lambda: nn.LSTM(K, K, 2),
+    "gru": lambda: nn.GRU(K, K),
+    "attention": lambda: nn.MultiheadAttention(K, 2),
+    "transformer": lambda: nn.TransformerEncoderLayer(K, 2, 16, dropout=0.0, batch_first=True),
+    "mixed": lambda: nn.Sequential(nn.Linear(K, K), nn.Tanh(), nn.LayerNorm(K), nn.Linear(K, K, bias=False)),
+}
+INPUTS = {"bilinear": 2, "attention": 3}
+UNKNOWN_TO_TORCH = {"bilinear", "lstm", "transformer"}  # the last for its fused attention on a CPU
+
+
+def run(layer: nn.Module, count: int) -> Tensor:
+    result = layer(*[WORDS] * count)
+    result = result[0] if isinstance(result, tuple) else result
+    if result.requires_grad:
+        result.sum().backward()
+    return result.detach()
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_counts_alike_whatever_kernel_computes_it(name: str) -> None:
+    """Trained, it is fused nowhere; without a gradient, or in inference, one kernel may take the place of many."""
+    layer, count = LAYERS[name](), INPUTS.get(name, 1)
+    trained, by_torch = counted(lambda: run(layer, count))
+    forward, _ = counted(lambda: run(layer, count), torch.no_grad())
+    assert trained == by_torch or name in UNKNOWN_TO_TORCH
+    assert 2 * forward <= trained <= 3 * forward  # what is read, here, gets no gradient
+    layer.eval()
+    for context in (torch.no_grad, torch.inference_mode):
+        assert counted(lambda: run(layer, count), context())[0] == forward
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_counting_changes_no_bit(name: str) -> None:
+    layer, count = LAYERS[name](), INPUTS.get(name, 1)
+    before, gradients = run(layer, count), [parameter.grad.clone() for parameter in layer.parameters()]
+    layer.zero_grad()
+    with counting():
+        after = run(layer, count)
+    assert torch.equal(before, after)
+    assert all(torch.equal(old, new.grad) for old, new in zip(gradients, layer.parameters(), strict=True))
+
+
+def test_an_inner_block_has_its_operations_for_itself() -> None:
+    with counting() as outer:
+        LEFT @ RIGHT
+        with counting() as inner:
+            LEFT @ RIGHT
+            LEFT @ RIGHT
+        LEFT @ RIGHT
+    assert (outer.module_flops, inner.module_flops) == (2 * PRODUCT, 2 * PRODUCT)
+
+
+@pytest.mark.parametrize("between", [ExitStack, lambda: FlopCounterMode(display=False)])
+def test_what_is_counted_by_formula_is_not_counted_again(between: Callable[[], AbstractContextManager[object]]) -> None:
+    """Also where another mode lies over the watch, and that mode sees everything."""
+    with counting() as own, between() as other:
+        with by_formula():
+            LEFT @ RIGHT
+        LEFT @ RIGHT
+    assert own.module_flops == PRODUCT
+    if isinstance(other, FlopCounterMode):
+        assert other.get_total_flops() == 2 * PRODUCT
+
+
+def test_a_backward_pass_within_the_block_counts_and_one_after_it_does_not() -> None:
+    left, right = LEFT.clone().requires_grad_(), RIGHT.clone().requires_grad_()
+    with counting() as own:
+        (left @ right).sum().backward()
+        later = (left @ right).sum()
+    later.backward()
+    assert own.module_flops == 3 * PRODUCT + PRODUCT
+
+
+def test_nothing_is_watched_outside_of_blocks() -> None:
+    with counting() as own:
+        pass
+    LEFT @ RIGHT
+    assert own == Count()
+    assert torch._C._len_torch_dispatch_stack() == 0
