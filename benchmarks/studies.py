@@ -288,7 +288,12 @@ class Board:
         alike: defaultdict[str, list[Record]] = defaultdict(list)
         for record in records:
             alike[record.trial.but_seed].append(record)
-        return max(alike.values(), key=lambda own: (sorted(own[0].trial.versions.items()), own[0].ended))
+        parts = sorted({part for record in records for part in record.trial.versions})
+
+        def version(own: list[Record]) -> tuple[list[int], str]:
+            return [own[0].trial.versions.get(part, 0) for part in parts], own[0].ended
+
+        return max(alike.values(), key=version)
 
     @cached_property
     def _by_label(self) -> dict[str, Method]:

@@ -14,7 +14,7 @@ import pytest
 from documents import TEMPLATES, Statements, flowed
 from hand_written import typed
 from PIL import Image
-from studies import EQUAL, STUDIES, Boards, Gap, Relation, Study
+from studies import EQUAL, STUDIES, Board, Boards, Gap, Relation, Study
 from words import clauses, relation_of, says
 
 import xmcbench as xb
@@ -259,6 +259,19 @@ def test_sentences_of_a_suite_that_is_accepted_later_are_ready(boards: Boards) -
         in files["docs/results.md"]
     )
     assert "with the limit" not in findings.made(boards)[0]["docs/results.md"]
+
+
+@pytest.mark.parametrize("raised", [{"method": 99}, {"charges": 2}, {"a new part": 1}])
+def test_of_two_codes_the_newer_one_is_read(boards: Boards, raised: dict[str, int]) -> None:
+    study = STUDIES["titles"]
+    old = [own for own in boards.records if own.suite == study.suite and own.trial.label == "prime"]
+    new = [
+        own.model_copy(update={"trial": own.trial.changed(versions={**own.trial.versions, **raised})}) for own in old
+    ]
+    for records in ([*old, *new], [*new, *old]):
+        read = Board(study, boards.store, records, boards.newest)["prime"].records
+        assert {own.trial.but_seed for own in read} == {own.trial.but_seed for own in new}
+        assert len(read) == len(old)
 
 
 # Layout --------------------------------------------------------------------------------------------------------------
