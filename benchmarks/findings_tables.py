@@ -165,16 +165,16 @@ def summary(boards: Boards) -> str:
     values: dict[str, dict[tuple[Board, str], float]] = defaultdict(dict)
     for board, metric in columns:
         for method in board:
-            values[method.label][board, metric] = round(100 * method.sample(metric).mean, 1)
-    rows = {label: own for label, own in values.items() if len(own) > len(columns) / 2}
+            values[method.name][board, metric] = round(100 * method.sample(metric).mean, 1)
+    rows = {name: own for name, own in values.items() if len(own) > len(columns) / 2}
     best = {column: max(own.get(column, 0) for own in rows.values()) for column in columns}
 
-    def share(label: str) -> float:
-        return fmean(own / best[column] for column, own in rows[label].items() if column[1] == RANKED)
+    def share(name: str) -> float:
+        return fmean(own / best[column] for column, own in rows[name].items() if column[1] == RANKED)
 
     order = sorted(rows, key=share, reverse=True)
     heads = ["method", *(f"{metric} {board.study.name}" for board, metric in columns)]
-    return written(heads, ([label, *(_bold(rows[label].get(own), best[own]) for own in columns)] for label in order))
+    return written(heads, ([name, *(_bold(rows[name].get(own), best[own]) for own in columns)] for name in order))
 
 
 def _bold(value: float | None, best: float) -> str:
