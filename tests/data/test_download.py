@@ -17,7 +17,7 @@ from commands import told
 
 from xmcbench.data import load
 from xmcbench.data.download import download
-from xmcbench.data.formats import export
+from xmcbench.data.exporting import export
 from xmcbench.data.source import Draft, FolderSource
 from xmcbench.errors import XMCBenchError
 from xmcbench.files import network
@@ -111,7 +111,7 @@ def test_no_answer_is_one_line(tmp_path: Path) -> None:
 def test_fetch_downloads_checks_and_unpacks(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    export(load("catalog-50"), tmp_path / "made")
+    export(load("catalog-50"), tmp_path / "made", Draft(name="made"))
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         archive.add(tmp_path / "made", "xmc-base/mine")

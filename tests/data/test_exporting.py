@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from xmcbench.data import Dataset, load
 from xmcbench.data.dataset import DatasetCard, Split
-from xmcbench.data.formats import export, write_pairs, write_targets, write_texts
+from xmcbench.data.exporting import export
+from xmcbench.data.formats import write_pairs, write_targets, write_texts
+from xmcbench.data.source import Draft
 from xmcbench.data.text_files import no_pairs, read_pairs, read_targets, read_texts
 from xmcbench.errors import XMCBenchError
 
@@ -50,7 +52,7 @@ def test_a_folder_reads_back_as_the_same_dataset(tmp_path: Path) -> None:
     again = load("mine", tmp_path)
     assert again.card.content_hash == made.card.content_hash
     with pytest.raises(XMCBenchError, match="mine: found a file or folder of this name"):
-        export(made, folder)
+        export(made, folder, Draft(name="mine"))
 
 
 def test_ignored_pairs_are_written(tmp_path: Path) -> None:
@@ -58,6 +60,6 @@ def test_ignored_pairs_are_written(tmp_path: Path) -> None:
     split = Split(["one", "two", "three"], targets)
     labels = [str(label) for label in range(targets.shape[1])]
     card = DatasetCard(name="mine", num_train=3, num_test=3, num_labels=len(labels))
-    export(Dataset(card, split, split, labels, ignored, no_pairs(targets.shape)), tmp_path / "mine")
+    export(Dataset(card, split, split, labels, ignored, no_pairs(targets.shape)), tmp_path / "mine", Draft(name="mine"))
     assert sorted(path.name for path in (tmp_path / "mine").glob("filter*")) == ["filter_labels_train.txt"]
     assert (load("mine", tmp_path).ignore_train != ignored).nnz == 0

@@ -18,7 +18,11 @@ from typer.testing import CliRunner
 from xmcbench.cli.datasets import app
 from xmcbench.data import Dataset, load
 from xmcbench.data.download import unpack
-from xmcbench.data.importing.rows import Columns, read_label_texts, read_rows
+from xmcbench.data.importing.options import Options
+from xmcbench.data.importing.rows import Row
+from xmcbench.data.importing.rows import read_rows as read_from
+from xmcbench.data.importing.vocabulary import read_label_texts
+from xmcbench.data.inspection import Kind, Report
 from xmcbench.errors import XMCBenchError
 
 ROWS = [(f"text {i}, \u00e4", ["red", "blue"] if i % 2 else ["green"]) for i in range(20)]
@@ -27,6 +31,10 @@ ROWS = [(f"text {i}, \u00e4", ["red", "blue"] if i % 2 else ["green"]) for i in 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "cache"))
+
+
+def read_rows(path: Path, report: Report | None = None, **options: str) -> list[Row]:
+    return list(read_from(path, Options(**options), report or Report()))
 
 
 def run(*arguments: object) -> str:
@@ -83,24 +91,24 @@ def test_a_dataset_has_the_name_of_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
-def test_another_delimiter_is_detected_and_said(
-    tmp_path: Path, delimiter: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = write_csv(tmp_path / "a.csv", delimiter)
-    rows = list(read_rows(path, Columns("title", "tags", "|" if delimiter == ";" else ";")))
+def test_another_delimiter_is_detected_and_said(tmp_path: Path, delimiter: str) -> None:
+    path, report = write_csv(tmp_path / "a.csv", delimiter), Report()
+    rows = read_rows(path, report, text="title", labels="tags", separator="|" if delimiter == ";" else ";")
     assert [row.text for row in rows] == [text for text, _ in ROWS]
-    assert "delimiter" in caplog.text
+    assert [(found.kind, found.example) for found in report.findings] == [(Kind.DELIMITER, delimiter)]
 
 
-def test_another_encoding_is_detected_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "a.jsonl"
+def test_another_encoding_is_detected_and_said(tmp_path: Path) -> None:
+    path, report = tmp_path / "a.jsonl", Report()
     text = "F\u00fcr gr\u00f6\u00dfere B\u00e4ume und sch\u00f6ne \u00c4pfel gen\u00fcgt das h\u00e4ufig"
     path.write_bytes(json.dumps({"text": text, "labels": "x"}, ensure_ascii=False).encode("latin-1"))
-    assert [row.text for row in read_rows(path, Columns("text", "labels"))] == [text]
-    assert "was detected" in caplog.text
-    caplog.clear()
-    assert [row.text for row in read_rows(path, Columns("text", "labels"), "latin-1")] == [text]
-    assert not caplog.text
+    assert [row.text for row in read_rows(path, report)] == [text]
+    (found,) = report.findings
+    assert (found.kind, found.names) == (Kind.ENCODING, ("cp1252",))
+    assert "gr\u00f6\u00dfere" in found.example
+    report = Report()
+    assert [row.text for row in read_rows(path, report, encoding="latin-1")] == [text]
+    assert not report.findings
 
 
 @pytest.mark.parametrize(
@@ -126,7 +134,7 @@ def test_another_encoding_is_detected_and_said(tmp_path: Path, caplog: pytest.Lo
 def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(XMCBenchError, match=message) as caught:
-        list(read_rows(tmp_path / name, Columns("text", "labels")))
+        read_rows(tmp_path / name)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
 
@@ -231,7 +239,11 @@ def test_annif_with_a_skos_vocabulary(tmp_path: Path) -> None:
     run("import", *files, "--format", "annif", "--name", "a", "--data", tmp_path)
     found = dict(pairs(load("a", tmp_path)))
     assert (found["text 1"], found["new"]) == ({"dog", "cat"}, {"dog"})
-    assert read_label_texts(tmp_path / "vocabulary.ttl", "de") == {"http://x/1": "Hund"}
+    report = Report()
+    german = read_label_texts(tmp_path / "vocabulary.ttl", Options(language="de"), report)
+    assert german == {"http://x/1": "Hund", "http://x/2": "cat"}
+    first = report.worst_first()[0]
+    assert (first.kind, first.count) == (Kind.OTHER_LANGUAGE, 1)
 
 
 def test_pecos_text(tmp_path: Path) -> None:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace as changed
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Context, Option, Typer, confirm
 
-from xmcbench.cli.options import DataDir, DatasetName, dataset_names, importer_names
+from xmcbench.cli.importing import import_dataset, say
+from xmcbench.cli.options import DataDir, DatasetName, dataset_names
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
     from xmcbench.data.dataset import DatasetCard
     from xmcbench.data.extent import Extent
-    from xmcbench.data.importing.importer import Importer
-    from xmcbench.data.importing.write import Imported
     from xmcbench.data.prepared import Spread, Statistics
     from xmcbench.data.source import Source
 
@@ -27,111 +25,7 @@ SHOWN_LABELS, SHOWN_CHARACTERS = 5, 120  # of a sample row
 
 app = Typer(help="List, prepare or show datasets.", invoke_without_command=True)
 
-
-@app.command("import")
-@patience("import")
-def import_dataset(
-    path: Annotated[Path, Argument(help="File of the training rows or of all rows; for some formats a folder.")],
-    name: Annotated[
-        str | None, Option(help="Name of the new dataset, a folder of the data directory. [default: the file's]")
-    ] = None,
-    format: Annotated[
-        str,
-        Option(
-            metavar="NAME",
-            help="Format of the file or folder: table, beir, hf, annif, pecos; clones for llms4subjects, spack; or one "
-            "of a plugin.",
-            autocompletion=importer_names,
-        ),
-    ] = "table",
-    text: Annotated[str, Option(help="Column of the text.")] = "text",
-    labels: Annotated[str, Option(help="Column of the labels: a list, or separated text.")] = "labels",
-    separator: Annotated[str | None, Option(help="Separates labels within a field. [default: ;]")] = None,
-    label_texts: Annotated[
-        Path | None, Option(help="Texts of the labels: .ttl, .rdf, .txt, .tsv, .csv, .jsonl or .parquet.")
-    ] = None,
-    language: Annotated[str, Option(help="Language of the labels in a SKOS vocabulary.")] = "en",
-    test: Annotated[Path | None, Option(help="File of the test rows.")] = None,
-    test_share: Annotated[
-        float,
-        Option(help="Without --test: share of rows that a hash of the text puts into the test split.", min=0, max=1),
-    ] = 0.2,
-    deduplicate: Annotated[bool, Option(help="Leave out repeated texts.")] = False,
-    replace: Annotated[bool, Option("--replace", help="Replace the dataset of that name.")] = False,
-    encoding: Annotated[str | None, Option(help="Encoding of CSV and JSON. [default: detected]")] = None,
-    data: DataDir = Path("data"),
-) -> None:
-    """Convert a table, or files of another tool, into a dataset folder."""
-    from xmcbench.data.importing import rows as readers
-    from xmcbench.data.importing.importer import BUILT_IN, Importer
-    from xmcbench.data.importing.write import check_name, split_by_hash, write_dataset
-
-    name = path.name.partition(".")[0] if name is None else name
-    check_name(name)
-    folder = data / name
-    importer = None if format in BUILT_IN else _importer(format)
-    if importer and type(importer).read is Importer.read:
-        return _report(_write_own_layout(importer, path, folder, replace))
-    columns = readers.Columns(text, labels, readers.SEPARATOR if separator is None else separator)
-    texts = readers.read_label_texts(label_texts, language) if label_texts else None
-    tables = {"annif": readers.read_annif, "pecos": readers.read_pecos}
-    read_table = tables.get(format, lambda file: readers.read_rows(file, columns, encoding))
-    if importer:
-        read = importer.read(path)
-        splits = {split: iter(read[split]) for split in ("train", "test")}
-    elif format == "beir":
-        splits, texts = readers.read_beir(path)
-    elif format == "hf":
-        splits = readers.read_hugging_face(path, columns)
-    elif test is not None:
-        splits = {"train": read_table(path), "test": read_table(test)}
-    else:
-        splits = dict(zip(("train", "test"), map(iter, split_by_hash(read_table(path), test_share)), strict=True))
-    rows = {split: list(read) for split, read in splits.items()}
-    if format in ("table", "hf"):
-        every = [*rows["train"], *rows["test"]]
-        if separator is None:
-            readers.check_separator(every, str(path))
-        elif found := readers.suspicion(every):
-            echo(f"note: {found[1]}")
-    _report(write_dataset(rows["train"], rows["test"], folder, str(path), texts, deduplicate, replace))
-
-
-def _importer(format: str) -> Importer:
-    """The importer of a plugin. Raises `UnknownNameError` with the nearest format."""
-    from xmcbench.data.importing.importer import BUILT_IN
-    from xmcbench.plugins.registry import registry
-
-    importers = {registered.name: registered.thing for registered in registry().all("importer")}
-    if format not in importers:
-        raise registry().unknown("format", format, [*BUILT_IN, *importers], "--format")
-    importer: Importer = importers[format]()
-    return importer
-
-
-def _write_own_layout(importer: Importer, path: Path, folder: Path, replace: bool) -> Imported:
-    from xmcbench.data.importing.write import check_sizes, new_folder
-
-    with new_folder(folder, replace) as made:  # refused before thousands of files are read
-        imported = changed(importer.write(path, made), folder=folder)
-        check_sizes(imported, folder.name, str(path))
-    return imported
-
-
-def _report(imported: Imported) -> None:
-    echo(
-        f"{imported.folder}: {imported.train:,} training rows, {imported.test:,} test rows, {imported.labels:,} labels"
-    )
-    what = "left out" if imported.removed else "kept, --deduplicate leaves them out"
-    if imported.repeated:
-        echo(f"{imported.repeated:,} rows repeat a text of their split: {what}")
-    if imported.shared:
-        echo(f"{imported.shared:,} test rows have a text of the training split: {what}")
-    if imported.unlabelled_train or imported.unlabelled_test:
-        rows = f"{imported.unlabelled_train:,} training rows and {imported.unlabelled_test:,} test rows"
-        echo(f"{rows} have no label: the former train nothing, the latter count as misses")
-    if imported.empty_rows or imported.empty_labels:
-        echo(f"{imported.empty_rows:,} rows and {imported.empty_labels:,} labels have an empty text: kept")
+app.command("import")(patience("import")(import_dataset))
 
 
 @app.command("remove")
@@ -208,14 +102,28 @@ def _downloaded(url: str, data: Path) -> Path:
 def export(
     name: DatasetName,
     folder: Annotated[Path, Argument(help="Folder to write, which is not there yet.")],
+    layout: Annotated[
+        Literal["text", "json"], Option(help="Raw text, which other programs read, or JSON, which keeps line breaks.")
+    ] = "text",
     data: DataDir = Path("data"),
 ) -> None:
-    """Write a dataset as text files, for programs that read the Extreme Classification Repository's."""
+    """Write a dataset with its card in a layout of the Extreme Classification Repository."""
     from xmcbench.data import load
-    from xmcbench.data.formats import export as write
+    from xmcbench.data.exporting import export as write
+    from xmcbench.data.exporting import read_keys
+    from xmcbench.data.prepared import find_source
+    from xmcbench.data.source import FolderSource
 
-    write(load(name, data), folder)
+    source = find_source(name, data)
+    dataset = load(name, data)
+    keys = read_keys(data / name) if isinstance(source, FolderSource) else ()
+    changed_texts = write(dataset, folder, source.draft, keys, layout)
     echo(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    if changed_texts:
+        echo(
+            f"{changed_texts:,} texts are other ones: a text is a line there, and a line break became a space; "
+            "--layout json keeps them"
+        )
 
 
 @app.callback()
@@ -304,6 +212,7 @@ def show(
 ) -> None:
     """Show sizes, statistics, sample rows and content hash of a dataset."""
     from xmcbench.data.extent import extent
+    from xmcbench.data.importing.write import report_of
     from xmcbench.data.prepared import Spread, default_cache_dir, find_source, load, prepared_directory, read_statistics
 
     dataset, source = load(name, data), find_source(name, data)
@@ -316,6 +225,8 @@ def show(
         rows += [(f"tokens per {kind} ({path.stem})", _spread(Spread(**spread))) for kind, spread in lengths]
     rows += [("content hash", dataset.card.content_hash), ("prepared copy", str(directory))]
     echo(listing(rows, [dataset.card.name, ""]))
+    echo()
+    say(report_of(dataset, data / name))
     for query in range(min(samples, dataset.card.num_train)):
         echo(f"\ntraining query {query}: {_short(dataset.train.texts[query])}")
         labels = dataset.train.targets[[query]].indices

@@ -1,4 +1,4 @@
-"""The file layouts of extreme multi-label datasets, detected from the files in a folder; and a dataset as raw text.
+"""The file layouts of extreme multi-label datasets, detected from the files in a folder; and the parts of raw text.
 
 Targets are CSR float32 matrices of ones with sorted, unique indices.
 """
@@ -18,12 +18,12 @@ from typing import cast
 import numpy as np
 import scipy
 
+from xmcbench.data.bag_of_words import check_has_texts
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.text_files import binary_csr, check_utf8, no_pairs, read_blocks, read_pairs, read_targets, read_texts
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError, shown
 from xmcbench.files.arrays import open_npz, read_csr
-from xmcbench.files.atomic import atomic_directory
 from xmcbench.files.regular import with_names_once
 
 MEAN_LABELS = 1000  # per query, at most: what is read is bounded by the texts, whatever a file claims
@@ -31,6 +31,13 @@ IGNORE_FILES = {
     "train": ("filter_labels_train.txt", "trn_filter_labels.txt"),
     "test": ("filter_labels_test.txt", "tst_filter_labels.txt"),
 }
+
+
+CARD_FILE = "card.yaml"  # what the files do not say
+KEYS_FILE = "label_keys.txt"  # the labels' keys, one a line, where a layout has no place for them
+IMPORT_FILE = "import.json"  # how the dataset was imported, as facts
+DATASHEET_FILE = "datasheet.md"  # the same for people
+OWN_FILES = frozenset((CARD_FILE, KEYS_FILE, IMPORT_FILE, DATASHEET_FILE))
 
 
 @dataclass(frozen=True)
@@ -93,8 +100,10 @@ def detect(directory: Path) -> Layout:
         raise XMCBenchError(f"{directory}: found the files of {names}, expected those of one layout")
     partial = [layout for layout in LAYOUTS if len(absent[layout]) < len(layout.stems)]
     if len(partial) == 1:
+        check_has_texts(directory)
         lacking = ", ".join(absent[partial[0]])
         raise XMCBenchError(f"{directory}: found part of the {partial[0].name} layout, expected also {lacking}")
+    check_has_texts(directory)
     raise XMCBenchError(f"{directory}: found no dataset, expected {expected_files()}")
 
 
@@ -141,7 +150,7 @@ def _all_ignore_files(directory: Path) -> dict[str, list[Path]]:
 
 def unread_files(directory: Path) -> list[Path]:
     """The files and folders in a dataset's folder that no layout names, hidden ones left out, in alphabetical order."""
-    known = file_names()
+    known = file_names() | OWN_FILES
     raw = directory / "raw"
     beside = [*directory.iterdir(), *(raw.iterdir() if raw.is_dir() else ())]
     return sorted(
@@ -250,23 +259,6 @@ def _json_targets(entry: dict[str, list[float]], num_labels: int) -> tuple[list[
 
 def _no_number(constant: str) -> float:
     raise ValueError(f"{constant}, which is not a number")
-
-
-def export(dataset: Dataset, folder: Path) -> None:
-    """Write `folder`, whole or not at all: texts one a line, targets as `label:1.0`, ignored pairs as `row label`.
-
-    A line break within a text becomes a space. Raises XMCBenchError if `folder` is there already.
-    """
-    if folder.exists():
-        raise XMCBenchError(f"{folder}: found a file or folder of this name, expected a new one")
-    with atomic_directory(folder) as partial:
-        write_texts(dataset.label_texts, partial / "Y.txt")
-        for name, split in (("trn", dataset.train), ("tst", dataset.test)):
-            write_texts(split.texts, partial / f"{name}_X.txt")
-            write_targets(split.targets, partial / f"{name}_X_Y.txt")
-        for name, pairs in (("train", dataset.ignore_train), ("test", dataset.ignore_test)):
-            if pairs.nnz:
-                write_pairs(pairs, partial / IGNORE_FILES[name][0])
 
 
 def write_texts(texts: Sequence[str], path: Path) -> None:

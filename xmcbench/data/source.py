@@ -17,6 +17,7 @@ from pydantic import Field
 
 from xmcbench.data import formats
 from xmcbench.data.dataset import Dataset, DatasetCard, Facts
+from xmcbench.data.formats import CARD_FILE as CARD_FILE
 from xmcbench.errors import XMCBenchError
 
 FEWEST_TRAIN = 3
@@ -33,6 +34,7 @@ class Draft(Facts):
     query_words: float | None = Field(default=None, gt=0, description="words of a query, for plans without the data")
     label_words: float | None = Field(default=None, gt=0, description="words of a label text, likewise")
     labels_per_query: float | None = Field(default=None, gt=0, description="labels of a query, likewise")
+    language: str = Field(default="", description="language of the label texts, where they were chosen by it")
 
     def card(self, num_train: int, num_test: int, num_labels: int, where: str) -> DatasetCard:
         """The card of data with these sizes, read from `where`. Raises XMCBenchError if a size is unexpected."""
@@ -99,7 +101,6 @@ def stamp(paths: list[Path]) -> str:
     )
 
 
-CARD_FILE = "card.yaml"
 LONGEST_NAME = 255  # bytes of a folder name, on most file systems
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from xmcbench.data.importing.rows import Row
-from xmcbench.data.importing.write import Imported
+from xmcbench.data.inspection import Imported
 from xmcbench.plugins.hookspecs import check_subclass
 
-BUILT_IN = ("table", "beir", "hf", "annif", "pecos")  # a table is CSV, TSV, JSON lines or Parquet
+# A table is a CSV, TSV, JSON, Parquet or Arrow file; a layout is one of the repository's.
+BUILT_IN = ("table", "beir", "hf", "annif", "pecos", "fasttext", "libmultilabel", "layout")
 
 
 class Importer:

@@ -9,89 +9,94 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
+from dataclasses import replace as changed
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from xmcbench.data import formats
+from xmcbench.data.dataset import Dataset
+from xmcbench.data.formats import CARD_FILE
+from xmcbench.data.importing.read import Read
 from xmcbench.data.importing.rows import Row
-from xmcbench.data.source import CARD_FILE, LONGEST_NAME, Draft, FolderSource
+from xmcbench.data.inspection import Content, Imported, Kind, Report, Severity, inspect, inspect_dataset
+from xmcbench.data.source import LONGEST_NAME, Draft, FolderSource
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown, suggest
 from xmcbench.files.atomic import atomic_directory, beside
+from xmcbench.files.regular import read_regular
 from xmcbench.plugins.registry import registry
 
+IMPORT_BYTES = 1 << 20  # of the file that an import left, at most
+SHOWN_NAMES = 5
 HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 
 
-@dataclass
-class Imported:
-    """The sizes of an imported dataset, its repeated texts, and its texts without a label."""
-
-    train: int = 0
-    test: int = 0
-    labels: int = 0
-    repeated: int = 0  # rows whose text an earlier row of their split has
-    shared: int = 0  # test rows whose text a training row has
-    unlabelled_train: int = 0  # rows without a label
-    unlabelled_test: int = 0
-    empty_rows: int = 0  # rows and labels whose text is empty
-    empty_labels: int = 0
-    removed: bool = False  # whether these rows were left out
-    folder: Path = Path()
+Targets = list[tuple[Row, list[int]]]  # rows with the numbers of their labels
 
 
-def split_by_hash(rows: Iterable[Row], test_share: float) -> tuple[list[Row], list[Row]]:
-    """Training and test rows by the SHA-256 of the text: the same text always falls into the same split."""
-    splits: tuple[list[Row], list[Row]] = [], []
-    for row in rows:
-        digest = int.from_bytes(sha256(row.text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
-        splits[digest < test_share * 2**64].append(row)
-    return splits
+@dataclass(frozen=True)
+class Assembled:
+    """A dataset that is ready to be written: rows with the numbers of their labels, keys and texts of the labels."""
+
+    train: Targets
+    test: Targets
+    keys: list[str]
+    texts: list[str]
+    sizes: Imported
 
 
-def write_dataset(
-    train: Iterable[Row],
-    test: Iterable[Row],
-    folder: Path,
-    source: str,
-    label_texts: dict[str, str] | None = None,
-    deduplicate: bool = False,
-    replace: bool = False,
+def assemble(read: Read, name: str, source: str, deduplicate: bool, report: Report) -> Assembled:
+    """Number the labels, join or count repeated texts, and add to `report` what texts and labels show.
+
+    Without label texts a label's key is its text. With `deduplicate` rows with the text of an earlier row are left out,
+    of the test split also those with a text of the training split; their labels are added to those of the earlier row
+    of their split. Raises XMCBenchError where a split is empty, or other than the catalogue has it.
+    """
+    sizes = Imported(removed=deduplicate)
+    ids = {key: number for number, key in enumerate(read.label_texts or ())}
+    train_targets, test_targets = (
+        [(row, _label_ids(row, ids, read.label_texts)) for row in rows] for rows in (read.train, read.test)
+    )
+    train = _unique(train_targets, set(), sizes, deduplicate)
+    test = _unique(test_targets, {row.text for row, _ in train}, sizes, deduplicate)
+    sizes.train, sizes.test, sizes.labels = len(train), len(test), len(ids)
+    sizes.unlabelled_train, sizes.unlabelled_test = (sum(not labels for _, labels in rows) for rows in (train, test))
+    if not (sizes.train and sizes.test and sizes.labels):
+        found = f"{sizes.train} training rows, {sizes.test} test rows and {sizes.labels} labels"
+        raise XMCBenchError(f"{source}: found {found}, expected some of each")
+    check_sizes(sizes, name, source)
+    texts = [read.label_texts[key] if read.label_texts else key for key in ids]
+    sizes.empty_rows = sum(not row.text.strip() for split in (train, test) for row, _ in split)
+    sizes.empty_labels = sum(not text.strip() for text in texts)
+    splits = [[row.text for row, _ in split] for split in (train, test)]
+    used = np.fromiter(chain.from_iterable(labels for split in (train, test) for _, labels in split), np.int64)
+    inspect(Content.of(splits, texts, np.bincount(used, minlength=len(texts)), sizes), report)
+    return Assembled(train, test, list(ids) if read.label_texts else [], texts, sizes)
+
+
+def write_assembled(
+    assembled: Assembled, folder: Path, source: str, more: Mapping[str, str], replace: bool = False
 ) -> Imported:
     """Write `folder` whole or not at all, with `replace` in place of an older dataset.
 
-    Without `label_texts` a label's key is its text.
-
-    With `deduplicate` rows with the text of an earlier row are left out, of the test split also those with a text of
-    the training split; their labels are added to those of the earlier row of their split.
+    `more` are the contents of further files by name, of the card among them.
     """
-    report = Imported(removed=deduplicate, folder=folder)
-    ids = {key: number for number, key in enumerate(label_texts or ())}
-    seen: set[str] = set()
-    splits = []
-    for rows in (train, test):
-        targets = [(row, _label_ids(row, ids, label_texts)) for row in rows]
-        splits.append(_unique(targets, seen, report, deduplicate))
-        seen = {row.text for row, _ in splits[0]}
-    report.train, report.test, report.labels = len(splits[0]), len(splits[1]), len(ids)
-    report.unlabelled_train, report.unlabelled_test = (sum(not labels for _, labels in rows) for rows in splits)
-    if not (report.train and report.test and report.labels):
-        sizes = f"{report.train} training rows, {report.test} test rows and {report.labels} labels"
-        raise XMCBenchError(f"{source}: found {sizes}, expected some of each")
-    check_sizes(report, folder.name, source)
-    texts = [label_texts[key] if label_texts else key for key in ids]
-    report.empty_rows = sum(not row.text.strip() for split in splits for row, _ in split)
-    report.empty_labels = sum(not text.strip() for text in texts)
-    train_lines, test_lines = (({"title": row.text, "target_ind": labels} for row, labels in rows) for rows in splits)
+    train_lines, test_lines = (
+        ({"title": row.text, "target_ind": labels} for row, labels in rows)
+        for rows in (assembled.train, assembled.test)
+    )
+    keyed: list[dict[str, str]] = [{"uid": key} for key in assembled.keys] or [{}] * len(assembled.texts)
+    labels = ({**key, "title": text} for key, text in zip(keyed, assembled.texts, strict=True))
     with new_folder(folder, replace) as made:
         try:
-            card = f"source: {json.dumps(source)}\n"
-            write_json_layout(made, train_lines, test_lines, ({"title": text} for text in texts), {CARD_FILE: card})
+            write_json_layout(made, train_lines, test_lines, labels, more)
         except UnicodeEncodeError as error:
-            rows = (row for split in splits for row, _ in split)
+            rows = (row for split in (assembled.train, assembled.test) for row, _ in split)
             where = next((row.where for row in rows if HALF.search("".join((row.text, *row.labels)))), source)
             raise XMCBenchError(f"{where}: found half a surrogate pair, expected valid Unicode") from error
-    return report
+    return changed(assembled.sizes, folder=folder)
 
 
 def _label_ids(row: Row, ids: dict[str, int], label_texts: dict[str, str] | None) -> list[int]:
@@ -104,20 +109,26 @@ def _label_ids(row: Row, ids: dict[str, int], label_texts: dict[str, str] | None
     return sorted({ids[key] for key in row.labels})
 
 
-def _unique(
-    targets: list[tuple[Row, list[int]]], elsewhere: set[str], report: Imported, deduplicate: bool
-) -> list[tuple[Row, list[int]]]:
-    """The rows that stay. Repeated texts, and those that are `elsewhere`, are counted in `report`."""
+def _unique(targets: Targets, elsewhere: set[str], sizes: Imported, deduplicate: bool) -> Targets:
+    """The rows that stay. Repeated texts, and those that are `elsewhere`, are counted in `sizes`."""
     kept = [(row, labels) for row, labels in targets if row.text not in elsewhere]
-    report.shared += len(targets) - len(kept)
+    sizes.shared += len(targets) - len(kept)
     if not deduplicate:
         kept = targets
     first: dict[str, tuple[Row, list[int]]] = {}
     for row, labels in kept:
         earlier, others = first.get(row.text, (row, []))
         first[row.text] = earlier, sorted({*others, *labels})
-    report.repeated += len(kept) - len(first)
+    sizes.repeated += len(kept) - len(first)
     return list(first.values()) if deduplicate else kept
+
+
+def write_dataset(
+    train: Iterable[Row], test: Iterable[Row], folder: Path, source: str, label_texts: dict[str, str]
+) -> Imported:
+    """Write rows that were made for a purpose, and that nobody has to be told about."""
+    assembled = assemble(Read(list(train), list(test), label_texts), folder.name, source, False, Report())
+    return write_assembled(assembled, folder, source, {CARD_FILE: f"source: {json.dumps(source)}\n"})
 
 
 Lines = Iterable[Mapping[str, Any]]
@@ -158,11 +169,32 @@ def _source(name: str) -> Any:
         return FolderSource(Draft(name=name))
 
 
+def report_of(dataset: Dataset, folder: Path) -> Report:
+    """What is suspicious about a dataset: what its texts and labels show, what its import said, and unread files.
+
+    `folder` is the one it is read from; of a generated dataset there is none.
+    """
+    report = Report()
+    inspect_dataset(dataset, report)
+    if not folder.is_dir():
+        return report
+    if unread := formats.unread_files(folder):
+        names = [path.name for path in unread]
+        report.add(Kind.UNREAD_FILES, Severity.NOTE, len(unread), place=str(folder), names=names[:SHOWN_NAMES])
+    path = folder / formats.IMPORT_FILE
+    if path.is_file():
+        try:
+            report.restore(json.loads(read_regular(path, IMPORT_BYTES))["findings"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise XMCBenchError(f"{path}: {str(error).splitlines()[0]}, expected what an import wrote") from error
+    return report
+
+
 def check_removable(folder: Path) -> None:
     """Raise XMCBenchError unless `folder` is a dataset and holds nothing else."""
     if folder.is_symlink() or not folder.is_dir():
         raise XMCBenchError(f"{folder}: found no folder of a dataset")
-    known = formats.file_names() | {CARD_FILE}
+    known = formats.file_names() | formats.OWN_FILES
     for path in sorted(folder.rglob("*")):
         if path.relative_to(folder).as_posix() not in known and not (path.is_dir() and path.name == "raw"):
             raise XMCBenchError(f"{path}: is no file of a dataset; nothing is deleted, remove the folder by hand")
