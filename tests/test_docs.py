@@ -143,6 +143,35 @@ def check_tracker(tracker: Any, bench: Bench) -> None:
     assert (bench.store.root / "diary.txt").read_text() == f"{record.ended} fake-20/ok: ok\n"
 
 
+def check_judge(maker: Any, bench: Bench) -> None:
+    """A teacher that names it is asked through it."""
+    documented = bench.root / "site" / "documented.py"
+    documented.write_text(documented.read_text() + ASKED_DIRECTLY)
+    sys.modules.pop("documented", None)
+    registry.cache_clear()
+    methods = {"asker": {"method": "fake-asker", "teacher": "yes"}}
+    (record,) = bench.run(bench.suite(methods, track="zero-shot"), debug=True).values()
+    assert record.status is Status.OK
+    assert (record.teacher, record.spent["teacher_calls"]) == ("yes", 30 * 20)
+    assert registry().thing("teacher", "yes").judge == maker.name
+
+
+ASKED_DIRECTLY = """
+
+class Yes(teachers.Teacher):
+    name, summary, judge = "yes", "says yes", "direct"
+
+    def ask(self, pairs):
+        ones, nothing = np.ones(len(pairs)), np.zeros(len(pairs), np.int64)
+        yield teachers.Answers(np.arange(len(pairs)), ones.astype(np.int8), ones, nothing, nothing)
+
+
+@hookimpl
+def register_teachers(register):
+    register(Yes)
+"""
+
+
 def check_command(_: Any, bench: Bench) -> None:
     """The command line has it, and `--help` shows it."""
     shown = subprocess.run([sys.executable, "-m", "xmcbench", "longest", "a", "long"], capture_output=True, text=True)
@@ -187,6 +216,7 @@ def test_every_plugin_in_the_documentation_works(example: Registry, bench: Bench
         "evaluator": check_evaluator,
         "dataset": check_dataset,
         "teacher": check_teacher,
+        "judge": check_judge,
         "tracker": check_tracker,
         "command": check_command,
         "executor": check_executor,

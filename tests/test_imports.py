@@ -16,7 +16,7 @@ from xmcbench.data import load
 from xmcbench.plugins.registry import FIRST_PARTY, plugin_package
 
 ROOT = Path(__file__).parents[1]
-ROOMS = {"board", "ray", "sources", "trackers"}
+ROOMS = {"board", "ray", "serving", "sources", "teachers", "trackers"}
 HEAVY = {"torch", "transformers", "ray", "sklearn", "faiss"}
 LIGHT = (
     "cli",

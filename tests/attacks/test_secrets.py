@@ -15,11 +15,11 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import is_secret, redact, redact_file, redacted
 from xmcbench.runs.progress import tracked
 from xmcbench.suite.suite import load_suite
-from xmcbench.teachers.endpoint import Endpoint
 from xmcbench.teachers.teacher import Pairs, TeacherError
 from xmcbench.tracking import Tracker
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.trial import Trial
+from xmcbench_plugins.teachers.endpoint import Endpoint
 
 VARIABLES = {
     "OPENAI_BASE_URL": "http://planted:PlantedUrl1@127.0.0.1:9/v1",

@@ -24,8 +24,8 @@ from xmcbench.files.atomic import atomic_directory, atomic_write
 from xmcbench.files.manifest import DamagedFolder, check_manifest, open_or_make, write_manifest
 from xmcbench.files.regular import MachineFault, machine_fault
 from xmcbench.runs.saved_model import same_training
-from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.store import Store, StoreError
+from xmcbench_plugins.teachers.database import JudgementStore
 
 FAULTS = [errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE]
 

@@ -16,11 +16,11 @@ from toy import make_run, toy_data
 from xmcbench import sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.teachers import YES, Answers, Judgements, Pairs, Teacher
-from xmcbench.teachers.cached_judge import Account, CachedJudge
-from xmcbench.teachers.charged_pairs import ChargedPairs
-from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.run import Run
 from xmcbench_plugins.lmtx import LMTX
+from xmcbench_plugins.teachers.cached_judge import Account, CachedJudge, ChargedPairs
+from xmcbench_plugins.teachers.charged_pairs import ChargedPairs
+from xmcbench_plugins.teachers.database import JudgementStore
 
 PLENTY = {"epochs": 100}
 SMALL = {"shortlist": 5, "batch_size": 20, "development": 30, "learning_rate": 1e-3, "warmup": 0.1}

@@ -21,11 +21,11 @@ from xmcbench import Predictions, XMCBenchError
 from xmcbench.data.dataset import TrainingData
 from xmcbench.evaluation import rank
 from xmcbench.teachers import Answers, Pairs, Replies, Teacher, read_labels
-from xmcbench.teachers.cached_judge import Account, CachedJudge
-from xmcbench.teachers.charged_pairs import ChargedPairs
-from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.run import Progress, Run
 from xmcbench_plugins.infer_retrieve_rank import InferRetrieveRank, best_accepted, merged
+from xmcbench_plugins.teachers.cached_judge import Account, CachedJudge, ChargedPairs
+from xmcbench_plugins.teachers.charged_pairs import ChargedPairs
+from xmcbench_plugins.teachers.database import JudgementStore
 
 SMALL = {"teacher": "annotated", "documents": 30, "shortlist": 6, "kept": 2, "batch_size": 10, "learning_rate": 1e-3}
 OWN = ("stage_seconds", "peak_bytes", "worker_bytes", "teacher_cached")  # two runs of one trial differ in these

@@ -11,10 +11,11 @@ from fitting import Killed, killer
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training import training
 from xmcbench.files.manifest import write_manifest
-from xmcbench.teachers.charged_pairs import KEY
 from xmcbench.trial.run import Run
 from xmcbench_plugins.lmtx import LMTX
 from xmcbench_plugins.lmtx.cycles import CycleAnswers, Cycles
+from xmcbench_plugins.teachers.cached_judge import KEY
+from xmcbench_plugins.teachers.charged_pairs import KEY
 
 from .lmtx_trials import PLENTY, Trials, weights, yes_to_two_of_three
 

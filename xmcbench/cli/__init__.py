@@ -21,7 +21,7 @@ from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import EscapingFormatter, echo, patience, replace_unknown_signs
 
 USER_ERROR = 2  # exit code: invalid input
-SPEAKING = ("run", "tune", "check", "serve")  # they tell what they are doing
+SPEAKING = ("run", "tune", "check")  # they tell what they are doing
 
 app = Typer(
     no_args_is_help=True,
@@ -41,7 +41,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "fuse": score.fuse,
     "rescore": score.rescore,
     "predict": predict.predict,
-    "serve": predict.serve,
     "analyse": compare.analyse,
     "new": new.new,
     "check": new.check,
@@ -50,8 +49,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
 GROUPS = {
     "environment": methods.environments,
     "datasets": datasets.app,
-    "teachers": methods.teachers,
-    "hub": predict.hub,
 }
 for name, command in COMMANDS.items():
     app.command(name)(command if name in SPEAKING else patience(name)(command))

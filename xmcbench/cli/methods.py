@@ -1,4 +1,4 @@
-"""`xmcbench methods`, `environment` and `teachers`: what is installed, environments of methods, teachers' answers.
+"""`xmcbench methods` and `environment`: what is installed, and environments of methods.
 
 Methods whose packages conflict with those of xmcbench run in a Python environment of their own.
 """
@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Context, Option, Typer
+from typer import Argument, Typer
 
-from xmcbench.cli.options import StoreDir, method_names
+from xmcbench.cli.options import method_names
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo, listing
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from xmcbench.trial.programs import Environment
 
 
-def _listed(kind: str, last: str, value: Callable[[Any], str]) -> str:
+def listed(kind: str, last: str, value: Callable[[Any], str]) -> str:
     """The installed plugins of a kind, with a last column."""
     from xmcbench.plugins.registry import registry
 
@@ -38,7 +38,7 @@ def methods() -> None:
 
     plugins = registry()
     plugins.load_third_party()
-    echo(_listed("method", "needs", lambda method: ", ".join(method.info.needs)))
+    echo(listed("method", "needs", lambda method: ", ".join(method.info.needs)))
     for distribution in sorted({method.origin.distribution for method in plugins.all("method")}):
         if remark := plugins.import_remark(distribution):
             echo(f"\n{remark}")
@@ -80,42 +80,3 @@ def _environment(name: str) -> Environment:
     if environment is None:
         raise XMCBenchError(f"method {name!r} runs in the environment of xmcbench, expected one with its own")
     return environment
-
-
-teachers = Typer(help="List teachers, or export their answers.", invoke_without_command=True)
-
-
-@teachers.callback()
-def _teachers(context: Context) -> None:
-    """List teachers, or export their answers."""
-    if context.invoked_subcommand is None:
-        list_teachers()
-
-
-@teachers.command("list")
-def list_teachers() -> None:
-    """List installed teachers."""
-    echo(_listed("teacher", "simulated", lambda teacher: "yes" if teacher.simulated else "no"))
-
-
-@teachers.command()
-def export(
-    output: Annotated[Path | None, Option("--output", "-o", help="Output file (default: standard output).")] = None,
-    form: Annotated[str, Option("--format", help="csv, json or parquet.")] = "csv",
-    teacher: Annotated[str, Option(metavar="GLOB", help="Only teachers whose title matches.")] = "*",
-    store: StoreDir = Path("results"),
-) -> None:
-    """Write the judgements of a store as a table: document, label, answer, confidence, teacher."""
-    from xmcbench.teachers.database import FILE, JudgementStore
-    from xmcbench.teachers.export import writer
-
-    write = writer(form, to_file=output is not None)
-    if not (store / FILE).is_file():
-        raise XMCBenchError(f"{store / FILE}: no judgements; trials of a method that asks a teacher store them")
-    judgements = JudgementStore(store)
-    try:
-        written = write(judgements.rows(teacher), output)
-    finally:
-        judgements.close()
-    if output is not None:
-        echo(f"{output}: {written:,} judgements")

@@ -22,6 +22,7 @@ HOMES = {
     "evaluator": "xmcbench.evaluation.evaluator",
     "dataset": "xmcbench.data.catalog",
     "teacher": "xmcbench.teachers",
+    "judge": "xmcbench.teachers.judges",
     "tracker": "xmcbench.tracking",
     "command": "xmcbench.cli",
     "executor": "xmcbench.runs.local",
@@ -57,6 +58,11 @@ def register_datasets(register: Callable[[Any], None]) -> None:
 @hookspec
 def register_teachers(register: Callable[[type[Any]], None]) -> None:
     """Register subclasses of `xmcbench.teachers.Teacher`, which judge whether a label fits a document."""
+
+
+@hookspec
+def register_judges(register: Callable[[type[Any]], None]) -> None:
+    """Register subclasses of `xmcbench.teachers.JudgeMaker`, through which methods ask teachers."""
 
 
 @hookspec

@@ -116,6 +116,10 @@ class Registry:
         """The version of the sampler, evaluator or teacher called `name`."""
         return self._find(kind, name).version
 
+    def origin(self, kind: str, name: str) -> str:
+        """The distribution that registered what is called `name`."""
+        return self._find(kind, name).origin.distribution
+
     def thing(self, kind: str, name: str) -> Any:
         """What is registered as `name`: a dataset's `Family` where the name belongs to one (`catalog-131k`)."""
         if kind == "dataset":

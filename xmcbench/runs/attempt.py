@@ -39,8 +39,7 @@ from xmcbench.runs.job import Job, WorkerRank, log_tail, now
 from xmcbench.runs.predicting import FreshProcess, Sample, predict_test, untrained
 from xmcbench.runs.saved_model import file_states, load_model, restore_log, same_training, save_model, saved_model
 from xmcbench.teachers import Teacher
-from xmcbench.teachers.cached_judge import JudgeFactory
-from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
+from xmcbench.teachers.judges import AnnotatedDataset, Asking, Judges
 from xmcbench.trial.budget import Ledger, forget_peak_memory, memory_taken, peak_memory
 from xmcbench.trial.meter import IMPORT_SECONDS, children_cpu_seconds, metering, uncharged_work
 from xmcbench.trial.method import Method, build_method
@@ -191,8 +190,8 @@ def training_run(attempt: Attempt, train: TrainingData, rows: np.ndarray, **more
     run = Run(trial.seed, trial.budget.model_copy(), checkpoint, job.cache, **fields)
     annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, job.data, job.cache)
     popen = partial(attempt.sandbox.outside, subprocess.Popen)  # a simulated teacher opens the whole dataset
-    made = JudgeFactory(run, job.store, annotated, train.texts, rows, train.label_texts, attempt.teachers, popen)
-    with made as judges, charged_to_open_stages():
+    asking = Asking(run, job.store, annotated, train.texts, rows, train.label_texts, popen)
+    with Judges(asking, attempt.teachers) as judges, charged_to_open_stages():
         yield replace(run, judge=judges)
 
 

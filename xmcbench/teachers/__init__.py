@@ -1,14 +1,11 @@
-"""Teachers: they judge whether labels fit documents. Their answers are cached in the store and charged to trials."""
+"""The contract of teachers, which judge whether labels fit documents, and of those who ask them for a trial."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from xmcbench.plugins.hookspecs import check_config, check_subclass, hookimpl
-from xmcbench.teachers.annotated import Annotated
-from xmcbench.teachers.causal_model import CausalModel
-from xmcbench.teachers.endpoint import Endpoint
+from xmcbench.plugins.hookspecs import check_config, check_subclass
+from xmcbench.teachers.judges import AnnotatedDataset, Asking, JudgeMaker
 from xmcbench.teachers.prompts import PROMPTS, OneLabelPrompt, Prompt, WritingPrompt, read_labels
 from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherConfig, TeacherError
 from xmcbench.trial.run import NO, UNASKED, UNPARSED, YES, Judge, Judgements
@@ -19,8 +16,11 @@ __all__ = [
     "UNASKED",
     "UNPARSED",
     "YES",
+    "AnnotatedDataset",
     "Answers",
+    "Asking",
     "Judge",
+    "JudgeMaker",
     "Judgements",
     "OneLabelPrompt",
     "Pairs",
@@ -32,13 +32,6 @@ __all__ = [
     "WritingPrompt",
     "read_labels",
 ]
-
-
-@hookimpl
-def register_teachers(register: Callable[[type[Teacher]], None]) -> None:
-    """Register the built-in teachers through the hook that third parties use."""
-    for teacher in (Endpoint, CausalModel, Annotated):
-        register(teacher)
 
 
 def check_plugin(thing: Any) -> None:

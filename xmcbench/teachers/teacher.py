@@ -93,6 +93,7 @@ class Teacher(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     version: ClassVar[int] = 1  # raise it with every change that alters the answers
+    judge: ClassVar[str] = "cached"  # the name of the maker of judges through which methods ask it
     simulated: ClassVar[bool] = False
     """Whether the answers come from annotations. The teacher then receives the training data (`read_annotations`) and
     runs in a separate process, out of reach of the method. Its records are marked as simulated."""

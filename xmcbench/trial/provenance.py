@@ -123,7 +123,7 @@ def _files(trial: Trial) -> tuple[Path, ...]:
     things = [registry().method(trial.method, trial.distribution).thing]
     for part in trial.versions:
         kind, _, name = part.partition(" ")
-        if kind in CLASSES:
+        if kind in CLASSES and registry().origin(kind, name) != OWN:  # versions tell of what is built in
             things.append(registry().thing(kind, name))
     return tuple(path for thing in things for path in code_files(thing))
 

@@ -10,7 +10,7 @@ are read.
                     checkpoint/       while the trial runs: the state that `fit` resumes from
                     model/            the trained model, as `predict` loads it
 <root>/<dataset>/<suite>.jsonl        accepted trials, packed (`xmcbench/trial/packed.py`)
-<root>/judgements.sqlite              the answers of teachers, shared by all trials (`xmcbench/teachers/database.py`)
+<root>/judgements.sqlite              the answers of teachers, shared by all trials
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ import pytest
 from pydantic import ValidationError
 
 from xmcbench.teachers import NO, UNPARSED, YES, TeacherError
-from xmcbench.teachers.cached_judge import FIRST
-from xmcbench.teachers.database import JudgementStore
-from xmcbench.teachers.endpoint import Endpoint, _divided
 from xmcbench.teachers.prompts import first_words
 from xmcbench.trial.budget import Budget
+from xmcbench_plugins.teachers.cached_judge import FIRST
+from xmcbench_plugins.teachers.database import JudgementStore
+from xmcbench_plugins.teachers.endpoint import Endpoint, _divided
 
 from .desk import ANSWERED, DOCUMENTS, LABELS, Desk, every_pair
 from .server import PROMPT_ONE, PROMPT_SEVERAL, Server

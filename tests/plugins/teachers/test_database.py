@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from xmcbench.cli import app
 from xmcbench.teachers import Answers
-from xmcbench.teachers.database import FILE, JudgementStore
-from xmcbench.teachers.endpoint import Endpoint
-from xmcbench.teachers.export import COLUMNS
 from xmcbench.trial.store import StoreError
+from xmcbench_plugins.teachers.database import COLUMNS, FILE, JudgementStore
+from xmcbench_plugins.teachers.endpoint import Endpoint
+from xmcbench_plugins.teachers.export import COLUMNS
 
 from .desk import ANSWERED, DOCUMENTS, LABELS, Desk, counting, every_pair
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,19 +20,10 @@ import numpy as np
 from xmcbench.data import TrainingData, load
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
+from xmcbench.teachers.judges import AnnotatedDataset
 from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError
 
 _KINDS = (np.int64, np.int8, np.float32, np.int64, np.int64)  # of the columns of `Answers`
-
-
-@dataclass(frozen=True)
-class AnnotatedDataset:
-    """The dataset whose annotations a simulated teacher reads."""
-
-    name: str
-    content_hash: str
-    data: Path
-    cache: Path
 
 
 class SubprocessTeacher:
@@ -81,7 +72,7 @@ class SubprocessTeacher:
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
-            command = [sys.executable, "-P", "-m", "xmcbench.teachers.subprocess_teacher"]
+            command = [sys.executable, "-P", "-m", "xmcbench_plugins.teachers.subprocess_teacher"]
             self._process = self._popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             annotated = {name: str(value) for name, value in asdict(self._annotated).items()}
             settings = self._teacher.config.model_dump(mode="json")

@@ -16,10 +16,10 @@ import pytest
 from commands import told
 from fakes.bench import Bench
 
-from xmcbench.cli.predict import ranking
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.saved_model import load_saved_model
-from xmcbench.runs.serving import server, write_project
+from xmcbench_plugins.serving.commands import ranking
+from xmcbench_plugins.serving.server import server, write_project
 
 URIS = [f"https://example.org/{label}" for label in range(20)]
 LABELS = [f"label {label}" for label in range(20)]

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from xmcbench.data import DatasetCard, TrainingData
 from xmcbench.teachers import Pairs
-from xmcbench.teachers.annotated import Annotated
+from xmcbench_plugins.teachers.annotated import Annotated
 
 NUM_DOCUMENTS, NUM_LABELS = 300, 100
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import logging
 import math
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -26,15 +24,15 @@ from filelock import FileLock
 from xmcbench.data.dataset import Texts
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.network import allow_network
-from xmcbench.plugins.registry import registry
-from xmcbench.teachers.charged_pairs import UNANSWERED, ChargedPairs
-from xmcbench.teachers.database import LOCKS, JudgementStore
-from xmcbench.teachers.subprocess_teacher import AnnotatedDataset, SubprocessTeacher
+from xmcbench.teachers.judges import Asking, JudgeMaker
 from xmcbench.teachers.teacher import CUT, REFUSED, Answers, Pairs, Replies, Teacher, TeacherError, has_answer
 from xmcbench.trial.budget import Budget, Ledger
-from xmcbench.trial.run import NO, UNASKED, UNPARSED, YES, Judge, Judgements, Progress, Run
+from xmcbench.trial.run import NO, UNASKED, UNPARSED, YES, Judge, Judgements, Progress
 from xmcbench.trial.splitmix64 import mix
 from xmcbench.trial.store import StoreError
+from xmcbench_plugins.teachers.charged_pairs import UNANSWERED, ChargedPairs
+from xmcbench_plugins.teachers.database import LOCKS, JudgementStore
+from xmcbench_plugins.teachers.subprocess_teacher import SubprocessTeacher
 
 FIRST = 32  # questions of the first batch: until one is answered, nobody knows whether replies can be read
 FEW = 8  # replies that may all hold no answer, by chance
@@ -324,55 +322,37 @@ def _part(batch: Batch, chosen: np.ndarray) -> Batch:
 CHARGED = "charged.bin"  # a file beside a trial's checkpoints
 
 
-@dataclass
-class JudgeFactory:
-    """Makes judges for one trial: a method calls `JudgeFactory(...)` as `run.judge(config)`.
+class CachedJudges(JudgeMaker):
+    """Makes judges for one trial, whose answers are in its store."""
 
-    `documents` are the training texts that the method sees, `rows` their rows in the dataset's training split. A
-    simulated teacher reads the annotations of `annotated` in a process of its own.
-    """
+    name = "cached"
 
-    run: Run
-    store: Path
-    annotated: AnnotatedDataset
-    documents: Texts
-    rows: np.ndarray
-    labels: Texts
-    teachers: list[Teacher]  # of the judges made so far, for the record
-    popen: Callable[..., subprocess.Popen[str]] = subprocess.Popen  # starts the process of a simulated teacher
-    _judges: list[CachedJudge] = field(default_factory=list)
+    def __init__(self, asking: Asking) -> None:
+        super().__init__(asking)
+        self._judges: list[CachedJudge] = []
 
-    def __call__(self, config: Teacher.Config) -> Judge:
-        """A judge that asks the teacher named in `config`. Making it asks nothing and loads nothing."""
-        teacher: Teacher = registry().thing("teacher", config.name)(config)
-        run = self.run
+    def judge(self, teacher: Teacher) -> Judge:
+        """A judge that asks the teacher. Making it asks nothing and loads nothing."""
+        asking, run = self.asking, self.asking.run
         judge = CachedJudge(
-            SubprocessTeacher(teacher, self.annotated, self.popen) if teacher.simulated else teacher,
+            SubprocessTeacher(teacher, asking.annotated, asking.popen) if teacher.simulated else teacher,
             len(self._judges),
-            JudgementStore(self.store),
-            self.documents,
-            self.rows,
-            self.labels,
+            JudgementStore(asking.store),
+            asking.documents,
+            asking.rows,
+            asking.labels,
             Account(run.ledger, run.budget, lambda: self._charged_pairs, run.report),
         )
-        self.teachers.append(teacher)
         self._judges.append(judge)
         return judge
 
     @cached_property
     def _charged_pairs(self) -> ChargedPairs:
-        return ChargedPairs(self.run.checkpoint / CHARGED, self.run.ledger.teacher_calls)
+        return ChargedPairs(self.asking.run.checkpoint / CHARGED, self.asking.run.ledger.teacher_calls)
 
-    def close(self) -> None:
-        """Close all judges. Closing a judge twice is harmless."""
+    def close(self, problem: BaseException | None = None) -> None:
+        """Close all judges. After a failure of the trial its next attempt asks again what has no answer."""
         for judge in self._judges:
             judge.close()
-
-    def __enter__(self) -> JudgeFactory:
-        return self
-
-    def __exit__(self, _: object, problem: BaseException | None, __: object) -> None:
-        """Close all judges. After a failure of the trial its next attempt asks again what has no answer."""
-        self.close()
         if isinstance(problem, Exception) and not isinstance(problem, OSError | StoreError):
-            (self.run.checkpoint / UNANSWERED).unlink(missing_ok=True)
+            (self.asking.run.checkpoint / UNANSWERED).unlink(missing_ok=True)

@@ -25,7 +25,9 @@ from xmcbench.teachers.prompts import (
     read_labels,
     template,
 )
-from xmcbench.teachers.refusals import (
+from xmcbench.teachers.teacher import CUT, REFUSED, Answers, Pairs, Replies, Teacher, TeacherError
+from xmcbench.trial.run import UNPARSED, YES
+from xmcbench_plugins.teachers.refusals import (
     LIMITS,
     OF_PROMPT,
     QUOTED,
@@ -35,8 +37,6 @@ from xmcbench.teachers.refusals import (
     said,
     unsupported,
 )
-from xmcbench.teachers.teacher import CUT, REFUSED, Answers, Pairs, Replies, Teacher, TeacherError
-from xmcbench.trial.run import UNPARSED, YES
 
 T = TypeVar("T")
 NO_KEY = "none"  # sent to a server that needs no key

@@ -21,9 +21,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from xmcbench.plugins.registry import registry
 from xmcbench.teachers import NO, YES, TeacherError
-from xmcbench.teachers.endpoint import Endpoint
 from xmcbench.teachers.prompts import read_answer
 from xmcbench.trial.record import Status
+from xmcbench_plugins.teachers.endpoint import Endpoint
 
 from .desk import DOCUMENTS, LABELS, Desk, every_pair
 from .test_lmtx import run

@@ -18,12 +18,12 @@ from toy import make_run
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.teachers import UNASKED, UNPARSED, Answers, Pairs, Teacher, TeacherError
-from xmcbench.teachers.cached_judge import FIRST, JudgeFactory
-from xmcbench.teachers.charged_pairs import UNANSWERED, ChargedPairs, UnansweredPairs
-from xmcbench.teachers.database import JudgementStore
 from xmcbench.teachers.teacher import CUT, REFUSED
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.store import StoreError
+from xmcbench_plugins.teachers.cached_judge import FIRST, JudgeFactory
+from xmcbench_plugins.teachers.charged_pairs import UNANSWERED, ChargedPairs, UnansweredPairs
+from xmcbench_plugins.teachers.database import JudgementStore
 
 from .desk import ANSWERED, DOCUMENTS, LABELS, Counting, Desk, ask_everything, counting, every_pair, told
 

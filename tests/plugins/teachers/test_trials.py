@@ -11,8 +11,8 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.record import Status
+from xmcbench_plugins.teachers.database import JudgementStore
 
 from .server import PROMPT_SEVERAL, Server
 

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from xmcbench.teachers import NO, UNPARSED, YES, Answers, Pairs, Replies, Teacher
-from xmcbench.teachers.cached_judge import Account, CachedJudge
-from xmcbench.teachers.charged_pairs import ChargedPairs
-from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.budget import Budget, Ledger
+from xmcbench_plugins.teachers.cached_judge import Account, CachedJudge, ChargedPairs
+from xmcbench_plugins.teachers.charged_pairs import ChargedPairs
+from xmcbench_plugins.teachers.database import JudgementStore
 
 WORDS = ("red", "blue", "green", "hat", "shoe", "coat")
 DOCUMENTS = [f"{a} {b} number {i}" for i, (a, b) in enumerate((a, b) for a in WORDS for b in WORDS if a != b)]

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from xmcbench.teachers import PROMPTS, Pairs, TeacherError
-from xmcbench.teachers.causal_model import CausalModel
+from xmcbench_plugins.teachers.causal_model import CausalModel
 
 from .desk import DOCUMENTS, LABELS, Desk, every_pair
 

@@ -1,0 +1,145 @@
+"""`xmcbench serve` and `hub push`: the model of a finished trial behind an address, or on the hub."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+from typer import Argument, Option, Typer
+
+from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
+from xmcbench.cli.predict import label_texts, labels_of, lines, trained
+from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.commands import Command
+from xmcbench.plugins.hookspecs import hookimpl
+from xmcbench.runs.terminal import echo
+
+if TYPE_CHECKING:
+    from xmcbench.data import Texts
+    from xmcbench.trial.method import Method
+    from xmcbench.trial.record import Record
+    from xmcbench_plugins.serving.server import Rank
+
+
+def serve(
+    run: RunName,
+    port: Annotated[int, Option(min=0, max=65_535, help="Port of this machine; 0 takes a free one.")] = 8080,
+    uris: Annotated[
+        Path | None, Option(metavar="FILE", help="The URIs of the labels, one per line in the order of their ids.")
+    ] = None,
+    annif: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Write a project and its vocabulary for Annif here.")
+    ] = None,
+    k: Annotated[int, Option("-k", min=1, help="Labels per text, unless a request has `limit`.")] = 10,
+    seed: Seed = None,
+    store: StoreDir = Path("results"),
+    data: DataDir = Path("data"),
+) -> None:
+    """Answer requests for labels over HTTP with the model of a trial, on this machine alone, until interrupted.
+
+    POST a form with `text` to /suggest; the answer has uri, label and score of the best labels, as the backend `http`
+    of Annif expects. Scores are passed through the logistic function: between 0 and 1, in the same order.
+    """
+    from xmcbench_plugins.serving.server import server, write_project
+
+    record, labels, method = trained(run, seed, store, data)
+    names = _uris(uris, record, len(labels))
+    method.predict(["a text"], 1)  # a model that cannot predict says so before it serves
+    with server(port, ranking(method, names, labels), k) as served:
+        address = "http://{}:{}".format(*served.server_address[:2])
+        if annif is not None:
+            for path in write_project(annif, record, names, labels, f"{address}/suggest", k):
+                echo(str(path))
+        echo(f"{record.trial.dataset}/{record.trial.label}: {address}/suggest; Ctrl+C ends it", err=True)
+        try:
+            served.serve_forever()
+        except KeyboardInterrupt:
+            echo("ended", err=True)
+
+
+def ranking(method: Method, uris: Sequence[str], labels: Texts) -> Rank:
+    """What ranks the labels of one text: uri, label, and score between 0 and 1 of each."""
+    import numpy as np
+
+    def rank(text: str, k: int) -> list[dict[str, Any]]:
+        (found,) = labels_of(method.predict([text], min(k, len(uris))), labels)
+        return [
+            {
+                "uri": uris[one["id"]],
+                "label": " ".join(one["label"].split()),
+                "score": float(1 / (1 + np.exp(-np.clip(one["score"], -30, 30)))),
+            }
+            for one in found
+        ]
+
+    return rank
+
+
+def _uris(file: Path | None, record: Record, num_labels: int) -> list[str]:
+    """The URI of each label; without a file, names that tell the dataset and the id."""
+    if file is None:
+        return [f"urn:xmcbench:{quote(record.trial.dataset)}:{label}" for label in range(num_labels)]
+    found = [line.strip() for line in lines(file)]
+    if len(found) != num_labels:
+        raise XMCBenchError(f"{file}: found {len(found):,} URIs, expected one for each of {num_labels:,} labels")
+    if bad := next((n for n, uri in enumerate(found, start=1) if not uri or any(c.isspace() for c in uri)), None):
+        raise XMCBenchError(f"{file}:{bad}: found {found[bad - 1]!r}, expected a URI")
+    return found
+
+
+hub = Typer(no_args_is_help=True, help="Publish trained models on the Hugging Face hub.")
+
+LAYOUT = "modules.json"  # in a model that sentence-transformers opens
+
+
+@hub.callback()
+def _hub() -> None:
+    pass
+
+
+@hub.command("push")
+def push(
+    run: RunName,
+    repository: Annotated[str, Argument(metavar="REPO", help="A model repository, as in user/name.")],
+    private: Annotated[bool, Option("--private", help="Make a new repository private.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Show the files and the card; upload nothing.")] = False,
+    seed: Seed = None,
+    store: StoreDir = Path("results"),
+    data: DataDir = Path("data"),
+) -> None:
+    """Upload the model of a finished trial with its record and a model card.
+
+    A model that sentence-transformers opens has the texts of its labels beside it.
+    """
+    from xmcbench.cli.find import find_trial
+    from xmcbench.files.hub import upload
+    from xmcbench.reporting.describe import model_card
+    from xmcbench.runs.saved_model import checked_model
+    from xmcbench.trial.record import encode
+    from xmcbench.trial.store import Store
+
+    place = Store(store)
+    record = find_trial(place, run, seed)
+    model = checked_model(record, place)
+    files: dict[str, Path | bytes] = {
+        path.relative_to(model).as_posix(): path for path in sorted(model.rglob("*")) if path.is_file()
+    }
+    if LAYOUT in files:
+        files["labels.json"] = json.dumps(list(label_texts(record, data)), ensure_ascii=False).encode()
+    files["record.json"] = encode(record.without_paths().without_secrets())
+    card = model_card(record, repository, LAYOUT in files)
+    files["README.md"] = card.encode()
+    if dry_run:
+        echo("\n".join((*files, "", card)))
+        return
+    echo(upload(repository, files, f"{record.trial.dataset}/{record.trial.label}, {record.key}", private))
+
+
+@hookimpl
+def register_commands(register: Callable[[Command], None]) -> None:
+    """Register `xmcbench serve` and `xmcbench hub`."""
+    register(Command("serve", serve))
+    register(Command("hub", hub))

@@ -1,0 +1,26 @@
+"""Teachers, and the judges that ask them: answers are cached in the store of results and charged to trials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from xmcbench import hookimpl, teachers
+from xmcbench_plugins.teachers.annotated import Annotated
+from xmcbench_plugins.teachers.causal_model import CausalModel
+from xmcbench_plugins.teachers.endpoint import Endpoint
+
+
+@hookimpl
+def register_teachers(register: Callable[[type[teachers.Teacher]], None]) -> None:
+    """Register a server that is asked over HTTP, a local model, and the simulated teacher."""
+    for teacher in (Endpoint, CausalModel, Annotated):
+        register(teacher)
+
+
+@hookimpl
+def register_judges(register: Callable[[type[Any]], None]) -> None:
+    """Register the judges that cache answers."""
+    from xmcbench_plugins.teachers.cached_judge import CachedJudges
+
+    register(CachedJudges)

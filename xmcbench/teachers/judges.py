@@ -1,0 +1,92 @@
+"""How a method comes to ask a teacher: a maker of judges, which a plugin registers, answers `run.judge(config)`."""
+
+from __future__ import annotations
+
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from xmcbench.data.dataset import Texts
+from xmcbench.plugins.hookspecs import check_subclass
+from xmcbench.plugins.registry import registry
+from xmcbench.teachers.teacher import Teacher
+from xmcbench.trial.run import Judge, Run
+
+
+@dataclass(frozen=True)
+class AnnotatedDataset:
+    """The dataset whose annotations a simulated teacher reads."""
+
+    name: str
+    content_hash: str
+    data: Path
+    cache: Path
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What a trial gives to those who make its judges.
+
+    `documents` are the training texts that the method sees, `rows` their rows in the dataset's training split. A
+    simulated teacher reads the annotations of `annotated` in a process of its own, which `popen` starts.
+    """
+
+    run: Run
+    store: Path
+    annotated: AnnotatedDataset
+    documents: Texts
+    rows: np.ndarray
+    labels: Texts
+    popen: Callable[..., subprocess.Popen[str]] = subprocess.Popen
+
+
+class JudgeMaker(ABC):
+    """Makes the judges of one trial. A teacher names its maker: `Teacher.judge`."""
+
+    name: ClassVar[str]
+
+    def __init__(self, asking: Asking) -> None:
+        self.asking = asking
+
+    @abstractmethod
+    def judge(self, teacher: Teacher) -> Judge:
+        """A judge that asks `teacher`. Making it asks nothing and loads nothing."""
+
+    def close(self, problem: BaseException | None = None) -> None:  # noqa: B027
+        """Close all judges, of a trial that failed with `problem` or ended well; closing twice is harmless."""
+
+
+@dataclass
+class Judges:
+    """`run.judge` of a trial: each teacher is asked through the maker that it names."""
+
+    asking: Asking
+    teachers: list[Teacher]  # of the judges made so far, for the record
+    _makers: dict[str, JudgeMaker] = field(default_factory=dict)
+
+    def __call__(self, config: Teacher.Config) -> Judge:
+        """A judge that asks the teacher named in `config`."""
+        teacher: Teacher = registry().thing("teacher", config.name)(config)
+        if teacher.judge not in self._makers:
+            self._makers[teacher.judge] = registry().thing("judge", teacher.judge)(self.asking)
+        judge = self._makers[teacher.judge].judge(teacher)
+        self.teachers.append(teacher)
+        return judge
+
+    def __enter__(self) -> Judges:
+        return self
+
+    def __exit__(self, _: object, problem: BaseException | None, __: object) -> None:
+        """Close all judges."""
+        for maker in self._makers.values():
+            maker.close(problem)
+
+
+def check_plugin(thing: object) -> None:
+    """Raise TypeError if `thing` cannot be registered as a maker of judges."""
+    check_subclass(thing, JudgeMaker, "xmcbench.teachers.JudgeMaker")
