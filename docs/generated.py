@@ -52,7 +52,7 @@ API = {
     "Trackers": "tracking",
     "Outside programs": "programs",
     "Files": "files",
-    "Registry and errors": "hookimpl registry import_extra XMCBenchError",
+    "Registry and errors": "hookimpl register registry import_extra XMCBenchError",
 }
 BASES = {"DualEncoder", "EmbeddingMethod"}  # classes that are shown with what they inherit
 DIRECTIVE = re.compile(r"^<!-- (::: .*?) -->$", flags=re.MULTILINE | re.DOTALL)  # of mkdocstrings

@@ -8,7 +8,7 @@ from .engine.embedding_method import EmbeddingMethod
 from .errors import XMCBenchError, import_extra
 from .plugins.commands import Command
 from .plugins.hookspecs import hookimpl
-from .plugins.registry import registry
+from .plugins.registry import register, registry
 from .reporting.formats import Format
 from .runs.executor import Executor
 from .trial import programs
@@ -42,6 +42,7 @@ __all__ = [
     "load",
     "losses",
     "programs",
+    "register",
     "registry",
     "run",
     "sampling",

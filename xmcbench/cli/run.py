@@ -58,6 +58,14 @@ def run(
         ),
     ] = None,
     debug: Annotated[bool, Option("--debug", help="Run in this process and show tracebacks.")] = False,
+    plugins: Annotated[
+        list[Path] | None,
+        Option(
+            "--plugin",
+            metavar="FILE",
+            help="A Python file with a plugin that is not installed. May be repeated.",
+        ),
+    ] = None,
     executor: Annotated[
         str,
         Option(
@@ -99,11 +107,12 @@ def run(
     Exit code: 0 all trials ok, skipped or too large for their budget; 1 a trial failed; 2 invalid input; 130
     interrupted.
     """
-    from xmcbench.plugins.registry import registry
+    from xmcbench.plugins.registry import add_files, registry
     from xmcbench.runs.plan import exit_code
     from xmcbench.runs.runner import Settings
     from xmcbench.suite.resources import Share
 
+    add_files(plugins or ())
     settings = Settings(
         suite=suite,
         data=data,

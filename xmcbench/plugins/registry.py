@@ -20,8 +20,11 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial
+from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, version
+from importlib.util import module_from_spec, spec_from_file_location
+from linecache import getlines
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
@@ -34,6 +37,8 @@ from xmcbench.plugins.hookspecs import GROUP, GROUPS, HOMES, HOOKS
 
 STRICT = "XMCBENCH_STRICT_PLUGINS"  # "1": a broken plugin is an error, for plugin authors
 ONLY = "XMCBENCH_PLUGINS"  # distributions to load plugins from, as in "xmcbench,mine"; unset: all
+UNPACKAGED = "unpackaged"  # begins the distribution of what has no package: the digest of its code follows
+FILES = "XMCBENCH_PLUGIN_FILES"  # Python files to load plugins from, as in "one.py:two.py"; `run --plugin` sets it
 LEFT_OUT = {f"{GROUP}.methods", f"{GROUP}.evaluators"}  # groups of `OWN` that are loaded only if `ONLY` names it
 LOOKED_UP = "xmcbench.dataset"  # the audit event of looking up a dataset, which could be read
 OWN = "xmcbench"  # the distribution of the built-in methods
@@ -104,6 +109,7 @@ class Registry:
         self._homes: dict[str, Any] = {}  # by kind: the modules that are loaded
         self._modules: dict[str, Origin] = {}  # top-level packages of third-party plugins
         self._waiting = _plugins(_installed() if installed is None else installed)
+        self.sources: dict[type[Any], str] = {}  # of methods that are classes of this process
         self._strict = os.environ.get(STRICT) == "1" if strict is None else strict
 
     def method(self, name: str, distribution: str | None = None) -> Registered:
@@ -135,6 +141,56 @@ class Registry:
     def load_third_party(self) -> None:
         """Import every plugin of a third party, whatever it registers: those that are broken are listed then."""
         self._load_plugins(lambda plugin: not plugin.built_in)
+
+    def add_file(self, path: Path) -> None:
+        """Register the things of a plugin that is a file. Raises XMCBenchError where anything of it is broken."""
+        try:
+            source = path.read_bytes()
+        except OSError as problem:
+            raise XMCBenchError(f"{path}: {problem.strerror}, expected a Python file with a plugin") from None
+        digest = sha256(source).hexdigest()[:12]
+        name, origin = f"{UNPACKAGED}_{digest}", Origin(f"{UNPACKAGED}-{digest}", "0")
+        if name in sys.modules and name in self._modules:
+            return
+        spec = spec_from_file_location(name, path.absolute())
+        if spec is None or spec.loader is None:
+            raise XMCBenchError(f"{path}: expected a Python file, whose name ends in .py")
+        plugin = sys.modules[name] = module_from_spec(spec)
+        self._modules[name] = origin
+        try:
+            spec.loader.exec_module(plugin)
+            self._add(str(path), plugin, origin)
+        except BaseException as problem:
+            del sys.modules[name], self._modules[name]
+            if self._strict or isinstance(problem, KeyboardInterrupt | XMCBenchError):
+                raise
+            raise XMCBenchError(f"{path}: {type(problem).__name__}: {text_of(problem)}") from problem
+
+    def _add(self, where: str, plugin: Any, origin: Origin) -> None:
+        """Register the things of a plugin without a package, after those that are installed."""
+        for kind in _kinds_of(plugin, HOOKS):
+            self._load_home(kind)
+            self._load_all(kind)
+        known = len(self.broken)
+        self._register(where, plugin, origin)
+        if len(self.broken) > known:
+            raise XMCBenchError(f"{where}: {self.broken.pop().reason}")
+
+    def add_class(self, method: type[Any]) -> None:
+        """Register a method that is a class of this process, as in a notebook, in the place of an earlier one.
+
+        Its trials run in this process. The digest is that of the files or cells that define it and what it inherits.
+        """
+        source = _source_of(method)
+        digest = sha256(source.encode()).hexdigest()[:12]
+        self._load_home("method")
+        self._load_all("method")
+        self._homes["method"].check_plugin(method)
+        known = self._things["method"].get(method.name)
+        if known and known.thing not in self.sources:
+            raise XMCBenchError(f"method {method.name!r} is already registered by {known.origin}")
+        self.sources[method] = source
+        self._things["method"][method.name] = Registered(method.name, method, Origin(f"{UNPACKAGED}-{digest}", "0"))
 
     def import_remark(self, distribution: str) -> str:
         """A line about the frameworks that importing the plugins of a distribution imports; empty if there are none."""
@@ -346,7 +402,40 @@ def own_version() -> str:
 @cache
 def registry() -> Registry:
     """The registry of this process: the only way to reach it. A test that installs a plugin clears the cache."""
-    return Registry()
+    made = Registry()
+    for file in filter(None, os.environ.get(FILES, "").split(os.pathsep)):
+        made.add_file(Path(file))
+    return made
+
+
+def add_files(files: Iterable[Path]) -> None:
+    """Register plugins that are files, in this process and in those that it starts."""
+    paths = [str(file.absolute()) for file in files]
+    for path in paths:
+        registry().add_file(Path(path))
+    known = [path for path in os.environ.get(FILES, "").split(os.pathsep) if path]
+    os.environ[FILES] = os.pathsep.join(dict.fromkeys([*known, *paths]))
+
+
+def register(method: type[Any]) -> type[Any]:
+    """Register a method that has no package, as a class in a notebook: suites of this process may name it.
+
+    Usable as a decorator. Registering a class of the same name again takes the place of the first. The digest of its
+    code is in the keys of its trials, so that changed code trains again; a submission needs a package. Raises
+    XMCBenchError where the source of the class cannot be read, or the name is taken.
+    """
+    registry().add_class(method)
+    return method
+
+
+def _source_of(method: type[Any]) -> str:
+    """The files or cells that hold the functions of a class and of those that it inherits outside packages."""
+    here = [kind for kind in method.__mro__ if kind.__module__ == "__main__" or kind is method]
+    codes = [value.__code__ for kind in here for value in vars(kind).values() if hasattr(value, "__code__")]
+    texts = ["".join(getlines(name)) for name in dict.fromkeys(code.co_filename for code in codes)]
+    if not texts or not all(texts):
+        raise XMCBenchError(f"{method.__name__}: its source cannot be read: write it into a file, for --plugin FILE")
+    return "\n".join(texts)
 
 
 def plugin_failure(problem: BaseException) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from xmcbench.runs.job import Job, log_tail, now
+from xmcbench.runs.job import Job, WorkerRank, log_tail, now
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.run import TrialProgress
@@ -147,8 +147,11 @@ class Executor:
         raise NotImplementedError
 
 
-class InProcess(Executor):
-    """Runs one trial at a time in this process, for a debugger: exceptions pass through."""
+class ThisProcess(Executor):
+    """Runs one trial at a time in this process, for methods that no other process can import: classes of a notebook."""
+
+    name = "this-process"
+    summary = "this process, where classes of a notebook are"
 
     def __init__(self) -> None:
         self._finished: list[Record] = []
@@ -157,12 +160,27 @@ class InProcess(Executor):
         return not self._finished
 
     def start(self, task: Task) -> None:
-        from xmcbench.runs.attempt import Attempt, perform
+        from xmcbench.runs.worker import run_worker
 
-        record = perform(Attempt(task.job, task.report))
+        def send(event: dict[str, Any]) -> None:
+            if "stage" in event:
+                task.report(TrialProgress(**event))
+
+        record = run_worker(task.job, WorkerRank(), send)
         assert record is not None, "the only worker is worker 0"
         self._finished.append(record)
 
     def finished(self) -> list[Record]:
         finished, self._finished = self._finished, []
         return finished
+
+
+class InProcess(ThisProcess):
+    """The same for a debugger: exceptions pass through."""
+
+    def start(self, task: Task) -> None:
+        from xmcbench.runs.attempt import Attempt, perform
+
+        record = perform(Attempt(task.job, task.report))
+        assert record is not None, "the only worker is worker 0"
+        self._finished.append(record)

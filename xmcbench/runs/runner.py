@@ -15,7 +15,8 @@ from xmcbench.data.extent import Extent, extent
 from xmcbench.data.prepared import default_cache_dir, load_card
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
-from xmcbench.runs.executor import Executor, InProcess, Task
+from xmcbench.plugins.registry import registry
+from xmcbench.runs.executor import Executor, InProcess, Task, ThisProcess
 from xmcbench.runs.gpus import visible_gpus
 from xmcbench.runs.job import Job
 from xmcbench.runs.local import LocalExecutor
@@ -120,7 +121,11 @@ class Runner:
         """Runs the trials: on this machine, where the settings name no other. A `with` block keeps what it started."""
         if self.settings.executor:
             return self.settings.executor
-        return InProcess() if self.settings.debug else LocalExecutor(self.parallel, self.gpus)
+        if self.settings.debug:
+            return InProcess()
+        if any(variant.method.thing in registry().sources for variant in self.suite.variants):
+            return ThisProcess()  # no other process can import a class of this one
+        return LocalExecutor(self.parallel, self.gpus)
 
     @cached_property
     def gpus(self) -> list[str]:

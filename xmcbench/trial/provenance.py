@@ -116,7 +116,8 @@ def plugin_code(trial: Trial) -> dict[str, Any]:
 
 def plugin_digest(trial: Trial) -> str:
     """SHA-256 of the plugins' files, as they were when this process first asked: it goes on with what it imported."""
-    return _digest(_files(trial))
+    source = registry().sources.get(registry().method(trial.method, trial.distribution).thing)
+    return sha256(source.encode()).hexdigest() if source is not None else _digest(_files(trial))
 
 
 def _files(trial: Trial) -> tuple[Path, ...]:

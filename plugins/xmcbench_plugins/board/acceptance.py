@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 from xmcbench.evaluation import check_metrics, find_evaluators
-from xmcbench.plugins.registry import OWN, registry
+from xmcbench.plugins.registry import OWN, UNPACKAGED, registry
 from xmcbench.reporting.curated import methods, stem
 from xmcbench.reporting.rows import CURVE_COSTS
 from xmcbench.reporting.text_table import folded, printable
@@ -229,6 +229,8 @@ def _metrics(record: Record) -> Iterator[str]:
 
 def _plugin(record: Record) -> Iterator[str]:
     """Code that nobody can look at: a plugin outside of every repository, or with changes that no commit holds."""
+    if record.trial.distribution.startswith(f"{UNPACKAGED}-"):
+        yield f"the method {record.trial.method!r} is {UNPACKAGED}, a file or a class of a notebook; expected a package"
     if record.trial.distribution == OWN and not record.code_digest:
         return  # accepted before the plugin's code was noted: it is part of the commit
     git = record.provenance.get("plugin", {}).get("git", {})
