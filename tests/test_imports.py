@@ -10,13 +10,13 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 import pytest
+from test_storeys import named_rooms
 
 import xmcbench
 from xmcbench.data import load
 from xmcbench.plugins.registry import FIRST_PARTY, plugin_package
 
 ROOT = Path(__file__).parents[1]
-ROOMS = {"board", "ray", "serving", "sources", "teachers", "trackers"}
 HEAVY = {"torch", "transformers", "ray", "sklearn", "faiss"}
 LIGHT = (
     "cli",
@@ -159,7 +159,7 @@ def imports(path: Path) -> set[str]:
 def method_files() -> list[Path]:
     """The files of the first-party plugins that are written as a third party's; rooms may import more of xmcbench."""
     folders = (folder for folder in (ROOT / "plugins" / FIRST_PARTY).iterdir() if folder.is_dir())
-    return [path for folder in folders if folder.name not in ROOMS for path in folder.rglob("*.py")]
+    return [path for folder in folders if folder.name not in named_rooms() for path in folder.rglob("*.py")]
 
 
 def test_the_harness_imports_no_plugin() -> None:

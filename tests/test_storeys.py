@@ -4,6 +4,7 @@ circle, wherever in a file the import stands."""
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -120,3 +121,43 @@ def test_the_picture_in_the_documentation_shows_the_packages() -> None:
     drawn = page.partition("```mermaid")[2].partition("```")[0]
     shown = {tuple(line.split(" --> ")) for line in map(str.strip, drawn.splitlines()) if " --> " in line}
     assert shown == direct
+
+
+# Rooms ------------------------------------------------------------------------------------------------------------
+
+PLUGINS = PACKAGE.parent / "plugins" / "xmcbench_plugins"
+
+
+def named_rooms() -> dict[str, set[str]]:
+    """The rooms of the architecture's table, with the modules of the harness that they may import."""
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## Rooms")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
+    return {row[1].strip(" `"): set(re.findall(r"`([\w.]+)`", row[3])) for row in rows}
+
+
+def room_imports(room: str) -> tuple[set[str], set[str]]:
+    """The modules of the harness, and the other plugins, that a room imports."""
+    known, harness, others = modules(), set(), set()
+    for path in (PLUGINS / room).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                full = {f"{node.module}.{alias.name}" for alias in node.names}
+                harness |= {name if name in known else node.module for name in full if name.startswith("xmcbench.")}
+                others |= {name.split(".")[1] for name in full if name.startswith("xmcbench_plugins.")}
+    return {name.removeprefix("xmcbench.") for name in harness - {"xmcbench"}}, others - {room}
+
+
+def test_a_room_imports_the_modules_that_the_architecture_names() -> None:
+    for room, named in named_rooms().items():
+        harness, others = room_imports(room)
+        assert harness - named == set(), f"{room} imports more than docs/architecture.md names: add it, or do without"
+        assert named - harness == set(), f"docs/architecture.md names what {room} does not import: take it out"
+        assert not others, f"{room} imports another room"
+
+
+def test_every_plugin_says_what_it_is_for() -> None:
+    for folder in PLUGINS.iterdir():
+        if (folder / "__init__.py").exists():
+            assert (folder / "README.md").exists(), f"{folder.name} has no README.md"
+            assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), folder.name

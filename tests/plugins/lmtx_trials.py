@@ -18,7 +18,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.teachers import YES, Answers, Judgements, Pairs, Teacher
 from xmcbench.trial.run import Run
 from xmcbench_plugins.lmtx import LMTX
-from xmcbench_plugins.teachers.cached_judge import Account, CachedJudge, ChargedPairs
+from xmcbench_plugins.teachers.cached_judge import Account, CachedJudge
 from xmcbench_plugins.teachers.charged_pairs import ChargedPairs
 from xmcbench_plugins.teachers.database import JudgementStore
 

@@ -23,7 +23,7 @@ from xmcbench.evaluation import rank
 from xmcbench.teachers import Answers, Pairs, Replies, Teacher, read_labels
 from xmcbench.trial.run import Progress, Run
 from xmcbench_plugins.infer_retrieve_rank import InferRetrieveRank, best_accepted, merged
-from xmcbench_plugins.teachers.cached_judge import Account, CachedJudge, ChargedPairs
+from xmcbench_plugins.teachers.cached_judge import Account, CachedJudge
 from xmcbench_plugins.teachers.charged_pairs import ChargedPairs
 from xmcbench_plugins.teachers.database import JudgementStore
 

@@ -14,7 +14,6 @@ from xmcbench.files.manifest import write_manifest
 from xmcbench.trial.run import Run
 from xmcbench_plugins.lmtx import LMTX
 from xmcbench_plugins.lmtx.cycles import CycleAnswers, Cycles
-from xmcbench_plugins.teachers.cached_judge import KEY
 from xmcbench_plugins.teachers.charged_pairs import KEY
 
 from .lmtx_trials import PLENTY, Trials, weights, yes_to_two_of_three

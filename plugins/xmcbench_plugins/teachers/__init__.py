@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from xmcbench import hookimpl, teachers
 from xmcbench_plugins.teachers.annotated import Annotated
@@ -16,11 +15,3 @@ def register_teachers(register: Callable[[type[teachers.Teacher]], None]) -> Non
     """Register a server that is asked over HTTP, a local model, and the simulated teacher."""
     for teacher in (Endpoint, CausalModel, Annotated):
         register(teacher)
-
-
-@hookimpl
-def register_judges(register: Callable[[type[Any]], None]) -> None:
-    """Register the judges that cache answers."""
-    from xmcbench_plugins.teachers.cached_judge import CachedJudges
-
-    register(CachedJudges)

@@ -24,6 +24,7 @@ from filelock import FileLock
 from xmcbench.data.dataset import Texts
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.network import allow_network
+from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.teachers.judges import Asking, JudgeMaker
 from xmcbench.teachers.teacher import CUT, REFUSED, Answers, Pairs, Replies, Teacher, TeacherError, has_answer
 from xmcbench.trial.budget import Budget, Ledger
@@ -356,3 +357,9 @@ class CachedJudges(JudgeMaker):
             judge.close()
         if isinstance(problem, Exception) and not isinstance(problem, OSError | StoreError):
             (self.asking.run.checkpoint / UNANSWERED).unlink(missing_ok=True)
+
+
+@hookimpl
+def register_judges(register: Callable[[type[JudgeMaker]], None]) -> None:
+    """Register the judges that cache answers."""
+    register(CachedJudges)

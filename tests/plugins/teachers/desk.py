@@ -13,7 +13,7 @@ import numpy as np
 
 from xmcbench.teachers import NO, UNPARSED, YES, Answers, Pairs, Replies, Teacher
 from xmcbench.trial.budget import Budget, Ledger
-from xmcbench_plugins.teachers.cached_judge import Account, CachedJudge, ChargedPairs
+from xmcbench_plugins.teachers.cached_judge import Account, CachedJudge
 from xmcbench_plugins.teachers.charged_pairs import ChargedPairs
 from xmcbench_plugins.teachers.database import JudgementStore
 

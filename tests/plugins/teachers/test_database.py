@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from xmcbench.cli import app
 from xmcbench.teachers import Answers
 from xmcbench.trial.store import StoreError
-from xmcbench_plugins.teachers.database import COLUMNS, FILE, JudgementStore
+from xmcbench_plugins.teachers.database import FILE, JudgementStore
 from xmcbench_plugins.teachers.endpoint import Endpoint
 from xmcbench_plugins.teachers.export import COLUMNS
 
