@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from xmcbench import Format, hookimpl
+from xmcbench import hookimpl
 
 if TYPE_CHECKING:
+    from xmcbench import Format
     from xmcbench.reporting.formats import Shown
 
 
@@ -36,5 +37,7 @@ def write_logs(shown: Shown, output: Path | None) -> Sequence[Path]:
 @hookimpl
 def register_formats(register: Callable[[Format], None]) -> None:
     """Register the page and the logs."""
+    from xmcbench import Format  # a command imports this package too, and needs no table
+
     register(Format("html", "a page with charts, comparisons and every record", write_html))
     register(Format("every-eval-ever", "a log of each trial in a schema that others share", write_logs))
