@@ -14,7 +14,7 @@ import pytest
 from commands import told
 from typer.testing import CliRunner
 
-from xmcbench.cli import app
+from xmcbench.cli import add_commands_of_plugins, app
 from xmcbench.teachers import Answers
 from xmcbench.trial.store import StoreError
 from xmcbench_plugins.teachers.database import FILE, JudgementStore
@@ -24,6 +24,8 @@ from xmcbench_plugins.teachers.export import COLUMNS
 from .desk import ANSWERED, DOCUMENTS, LABELS, Desk, counting, every_pair
 
 WORDS = {1: "yes", 0: "no"}
+
+add_commands_of_plugins()  # which `main` does, and the tests call the application itself
 
 
 @pytest.fixture
