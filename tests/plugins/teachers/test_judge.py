@@ -18,10 +18,11 @@ from toy import make_run
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.teachers import UNASKED, UNPARSED, Answers, Pairs, Teacher, TeacherError
+from xmcbench.teachers.judges import Asking, Judges
 from xmcbench.teachers.teacher import CUT, REFUSED
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.store import StoreError
-from xmcbench_plugins.teachers.cached_judge import FIRST, JudgeFactory
+from xmcbench_plugins.teachers.cached_judge import FIRST, CachedJudges
 from xmcbench_plugins.teachers.charged_pairs import UNANSWERED, ChargedPairs, UnansweredPairs
 from xmcbench_plugins.teachers.database import JudgementStore
 
@@ -332,8 +333,9 @@ def test_after_a_failure_the_next_attempt_asks_again(tmp_path: Path, problem: Ba
     run = make_run(tmp_path, {"epochs": 1})
     run.checkpoint.mkdir(parents=True)
     (run.checkpoint / UNANSWERED).write_bytes(b"")
-    factory = JudgeFactory(run, tmp_path, None, [], np.zeros(0, np.int64), [], [])  # type: ignore[arg-type]
-    with suppress(TeacherError, KeyboardInterrupt, StoreError), factory:
+    asking = Asking(run, tmp_path, None, [], np.zeros(0, np.int64), [])  # type: ignore[arg-type]
+    judges = Judges(asking, [], {CachedJudges.name: CachedJudges(asking)})
+    with suppress(TeacherError, KeyboardInterrupt, StoreError), judges:
         if problem:
             raise problem
     assert (run.checkpoint / UNANSWERED).exists() == (not isinstance(problem, TeacherError))
