@@ -109,15 +109,17 @@ class Attempt:
     def estimate(self, metric: str) -> Estimate | None:
         return difference(self.better[metric], self.than[metric]) if metric in self.better else None
 
-    def judged(self, papers: Mapping[str, dict[str, float]], p_values: Mapping[Any, float], *key: Any) -> Regime:
-        """The regime with its columns and what they say; `p_values` has those of the key and the metric."""
+    def judged(
+        self, papers: Mapping[str, dict[str, float]], shown: str, p_values: Mapping[Any, float], *key: Any
+    ) -> Regime:
+        """The regime with its columns and what `shown` says; `p_values` has those of the key and the metric."""
         found = ((metric, self.estimate(metric)) for metric in papers)
         columns = tuple(
             column(metric, self.better[metric].mean, self.than[metric].mean, own, p_values[*key, metric])
             for metric, own in found
             if own is not None
         )
-        return self.regime.model_copy(update={"columns": columns, "finding": finding(columns, dict(papers))})
+        return self.regime.model_copy(update={"columns": columns, "finding": finding(columns, papers, shown)})
 
 
 class Trials:
@@ -266,10 +268,11 @@ class Comparison:
         )
         for claim in self.plan.claims:
             papers = self.papers[claim.id]
+            shown = claim.shown or next(iter(papers))
             places = ((claim.id, place) for place in range(len(claim.here)))
-            regimes = tuple(self.attempts[at].judged(papers, p_values, *at) for at in places)
+            regimes = tuple(self.attempts[at].judged(papers, shown, p_values, *at) for at in places)
             written = claim.model_dump(include={"id", "claim", "remark", "needs"})
-            yield Claim(**written, paper=claim.paper, shown=claim.shown or next(iter(papers)), regimes=regimes)
+            yield Claim(**written, paper=claim.paper, shown=shown, regimes=regimes)
 
     def questions(self) -> Iterator[Question]:
         """The questions with their answers."""
@@ -287,7 +290,8 @@ class Comparison:
                 estimate, base = changes[own.id, metric], self.attempts[own.of, own.at].estimate(metric)
                 if estimate and base and (mine := here.estimate(metric)):
                     changed.append(column(metric, mine.value, base.value, estimate, p_of_changes[own.id, metric]))
-            regime = here.judged(papers, p_values, own.id)
+            named = next((claim.shown for claim in self.plan.claims if claim.id == own.of), None)
+            regime = here.judged(papers, named if named in papers else next(iter(papers)), p_values, own.id)
             yield Question(id=own.id, question=own.question, of=own.of, regime=regime, changes=tuple(changed))
 
 
@@ -297,17 +301,14 @@ def papers_sign(differences: dict[str, float]) -> Sign:
     return "+" if signs == {"+"} else "-" if signs == {"-"} else "?"
 
 
-def finding(columns: Sequence[Column], papers: dict[str, dict[str, float]]) -> Finding:
-    """What the columns say of a claim: of those in which the paper's datasets agree, how many have the paper's sign."""
-    known = [(column.sign, papers_sign(papers[column.metric])) for column in columns]
-    decided = [(ours, theirs) for ours, theirs in known if theirs != "?"]
+def finding(columns: Sequence[Column], papers: Mapping[str, dict[str, float]], shown: str) -> Finding:
+    """What the metric that a claim names says of it: the other columns are what else moved, and decide nothing."""
     if not columns:
         return "not run yet"
-    agree = sum(ours == theirs for ours, theirs in decided)
-    opposite = sum(ours not in (theirs, "?") for ours, theirs in decided)
-    if agree:
-        return "seen" if agree == len(decided) else "seen in part"
-    return "not seen" if opposite else "undecided"
+    ours, theirs = next(own.sign for own in columns if own.metric == shown), papers_sign(papers[shown])
+    if "?" in (ours, theirs):
+        return "undecided"
+    return "seen" if ours == theirs else "not seen"
 
 
 def write_claims(file: ClaimFile, path: Path) -> None:

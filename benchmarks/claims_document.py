@@ -88,7 +88,8 @@ def scales(file: ClaimFile) -> str:
 def summary(file: ClaimFile) -> Iterator[str]:
     """The lines that matter."""
     regimes = [regime for claim in file.claims for regime in claim.regimes]
-    yield f"- **{len(file.claims)} claims in {len(regimes)} attempts**: {counted(regimes)}."
+    asked = sum(any(own.columns for own in claim.regimes) for claim in file.claims)
+    yield f"- **{asked} of {len(file.claims)} claims in {len(regimes)} attempts**: {counted(regimes)}."
     at_scale = sum(bool(regime.columns and regime.scale and regime.scale.papers) for regime in regimes)
     yield f"- Attempts at a paper's own scale, where a claim can be reproduced or contradicted: {at_scale or 'none'}."
     found = {claim.id: {own.finding for own in claim.regimes if own.columns} for claim in file.claims}
@@ -134,7 +135,8 @@ def claim_row(claim: Claim, published: Sequence[PublishedRow]) -> str:
     for name in dict.fromkeys(name for own in papers.values() for name in own):
         printed.append(f"{name} {', '.join(f'{own[name]:+.2f}' if name in own else '-' for own in papers.values())}")
     here = BREAK.join(map(regime_text, claim.regimes)) or "not asked"
-    return f'| <a id="{claim.id}"></a>{claim.claim} | {", ".join(papers)} | {BREAK.join(printed)} | {here} |'
+    metrics = ", ".join(f"**{name}**" if name == claim.shown else name for name in papers)
+    return f'| <a id="{claim.id}"></a>{claim.claim} | {metrics} | {BREAK.join(printed)} | {here} |'
 
 
 def regime_text(regime: Regime) -> str:

@@ -17,7 +17,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Estimate, difference
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting.claims import ClaimFile, Regime, read_claims
+from xmcbench.reporting.claims import ClaimFile, Column, Regime, read_claims
 from xmcbench.reporting.published import ACCEPTED, published_rows
 from xmcbench.trial.store import Store
 
@@ -76,15 +76,13 @@ def test_findings_follow_the_signs_of_both(root: Path) -> None:
         {"suite": "later"},
     )
     assert findings(compared(root, {}, turned, same, later)) == ["seen", "not seen", "undecided", "not run yet"]
-    mixed = [*TABLE[:1], cited("M", variant="without", metrics={"P@1": 0.4, "P@5": 0.3})]  # the paper loses P@5
-    assert findings(compared(root, {}, turned, table=mixed)) == ["seen in part", "seen in part"]
+    mixed = [*TABLE[:1], cited("M", variant="without", metrics={"P@1": 0.4, "P@5": 0.9})]  # the paper loses P@5
+    assert findings(compared(root, {}, turned, table=mixed)) == ["seen", "not seen"], "P@1 decides alone"
     other = [
-        row.model_copy(
-            update={"dataset": "other", "metrics": {"P@1": row.metrics["P@1"], "P@5": 1 - row.metrics["P@5"]}}
-        )
+        row.model_copy(update={"dataset": "other", "metrics": {"P@1": 1 - row.metrics["P@1"], "P@5": 0.3}})
         for row in TABLE
     ]
-    assert findings(compared(root, {}, table=[*TABLE, *other])) == ["seen"], "P@5 has no sign in the paper"
+    assert findings(compared(root, {}, table=[*TABLE, *other])) == ["undecided"], "P@1 has no sign in the paper"
 
 
 def test_signs_and_findings_by_hand() -> None:
@@ -96,7 +94,14 @@ def test_signs_and_findings_by_hand() -> None:
         "?",
         "?",
     ]
-    assert claims.finding((), {}) == "not run yet"
+    assert claims.finding((), {}, "P@1") == "not run yet"
+    papers = {"a": {"d": 1.0}, "b": {"d": -1.0}}
+    for sign, found in (("+", "seen"), ("-", "not seen"), ("?", "undecided")):
+        named, other = (
+            Column(metric=metric, better="1", than="1", difference="0", interval=("0", "0"), sign=own)
+            for metric, own in (("a", sign), ("b", "+"))
+        )
+        assert claims.finding((named, other), papers, "a") == found
 
 
 def test_words_of_a_reproduction_need_the_papers_scale() -> None:
@@ -202,8 +207,8 @@ def test_the_planned_claims_are_the_written_ones() -> None:
 def test_written_differences_follow_from_accepted_records() -> None:
     """Of claims whose records have left, nothing is known: `claims.py` says "not run yet" of them."""
     store, file, published = Store(ACCEPTED), read_claims(), published_rows()
-    regimes = [(own, claim.paper.printed(published)) for claim in file.claims for own in claim.regimes]
-    for regime, papers in [*regimes, *((question.regime, None) for question in file.questions)]:
+    regimes = [(own, claim.shown, claim.paper.printed(published)) for claim in file.claims for own in claim.regimes]
+    for regime, shown, papers in [*regimes, *((question.regime, "", None) for question in file.questions)]:
         if not regime.columns:
             continue
         names = [column.metric for column in regime.columns]
@@ -218,7 +223,7 @@ def test_written_differences_follow_from_accepted_records() -> None:
             assert column.interval == tuple(f"{100 * end:+.2f}" for end in found.interval), regime.suite
             assert column.sign == "?" or found.significant
         if papers is not None:
-            assert regime.finding == claims.finding(regime.columns, papers)
+            assert regime.finding == claims.finding(regime.columns, papers, shown)
 
 
 def test_the_document_is_short() -> None:

@@ -19,9 +19,9 @@ from xmcbench.reporting.published import PublishedRow
 CLAIMS = Path(__file__).parent / "leaderboard" / "claims.yaml"
 TrialKey = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Sign = Literal["+", "-", "?"]  # of a difference; ?: the interval, corrected for the number of claims, contains 0
-Finding = Literal["seen", "seen in part", "not seen", "undecided", "not run yet"]
+Finding = Literal["seen", "not seen", "undecided", "not run yet"]
 FINDINGS: tuple[Finding, ...] = get_args(Finding)
-AT_PAPERS_SCALE = {"seen": "reproduced", "seen in part": "reproduced in part", "not seen": "contradicted"}
+AT_PAPERS_SCALE = {"seen": "reproduced", "not seen": "contradicted"}
 
 
 class _Model(Written):
@@ -112,7 +112,7 @@ class Claim(_Model):
     id: str = Field(pattern=r"^[a-z0-9-]+$", description="a short name")
     claim: str = Field(min_length=1, description="the claim in words")
     paper: PaperPair
-    shown: str = Field(description="the metric that the figure shows")
+    shown: str = Field(description="the metric that the claim names: it decides, and the figure shows it")
     remark: str = Field("", description="what differs between the two rows of the paper besides")
     needs: str = Field("", description="what the claim needs and no machine had on which the claims ran")
     regimes: tuple[Regime, ...]
