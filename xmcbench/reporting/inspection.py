@@ -124,7 +124,7 @@ _sentence(
 _sentence(
     Kind.LIST_PIECES,
     lambda f: _labels(f, "begin as a list does"),
-    "without --separator a column of lists is read as lists",
+    "without --separator lists of texts and of numbers are read as lists, other lists have to be converted",
 )
 _sentence(
     Kind.NUMBERS_FOR_NAMES,

@@ -12,7 +12,7 @@ from typing import Any
 from xmcbench.data.importing.label_fields import SNIFFED, LabelColumn, as_text
 from xmcbench.data.importing.options import SEPARATOR, Options
 from xmcbench.data.importing.records import first_records, open_parquet, read_records, suffix_of
-from xmcbench.data.inspection import Kind, Report, Severity
+from xmcbench.data.inspection import PIECE, Kind, Report, Severity
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 
 CANDIDATES = ("|", ",", ";", "\t", " ")
@@ -177,5 +177,5 @@ def suspicion(rows: Sequence[Row]) -> tuple[str, int, int, int, str] | None:
 
 
 def _has(sign: str, label: str) -> bool:
-    """Whether a label has the separator in it; a blank separates only URIs."""
-    return sign in label and (sign != " " or SEVERAL_URIS.match(label) is not None)
+    """Whether a label has the separator in it; a blank separates only URIs, and in a list stands no separator."""
+    return sign in label and (sign != " " or SEVERAL_URIS.match(label) is not None) and not PIECE.match(label)
