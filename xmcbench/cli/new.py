@@ -81,11 +81,14 @@ FAILED = 1  # exit code: a rule is broken
 
 def check(
     name: Annotated[
-        str,
+        str | None,
         Argument(
             help="Name of a method, sampler, evaluator, dataset, teacher or tracker.", autocompletion=plugin_names
         ),
-    ],
+    ] = None,
+    device: Annotated[
+        bool, Option("--device", help="Check this machine's GPU instead: versions, kernels, equality, memory.")
+    ] = False,
     kind: Annotated[
         Literal["method", "sampler", "evaluator", "dataset", "teacher", "tracker"] | None,
         Option(help="Kind of the plugin, if several have the name."),
@@ -98,7 +101,14 @@ def check(
     ] = None,
     data: DataDir = Path("data"),
 ) -> None:
-    """Check a plugin's contract on tiny data. Exit code: 0 all rules kept; 1 a rule is broken; 2 invalid input."""
+    """Check a plugin's contract on tiny data, or what this machine's GPU does with xmcbench.
+
+    Exit code: 0 all is well; 1 a rule is broken, or a check failed; 2 invalid input.
+    """
+    if device == (name is not None):
+        raise XMCBenchError("check: expected the NAME of a plugin, or --device, and not both")
+    if name is None:
+        raise Exit(_check_device())
     from xmcbench.plugins.registry import registry
     from xmcbench.runs.conformance.rules import checks, find_kind, read_settings
 
@@ -125,3 +135,17 @@ def check(
     kept = "the chosen rules kept" if rules else "all rules kept"
     echo(f"{chosen} {name}: " + (f"{broken} broken rules" if broken else kept))
     raise Exit(FAILED if broken else 0)
+
+
+def _check_device() -> int:
+    """Print what the checks of this machine's accelerator find; the exit code."""
+    from xmcbench.runs.device_check import findings
+
+    failed = 0
+    for finding in findings():
+        failed += finding.status == "FAILED"
+        echo(f"{finding.status:<8} {finding.name}: {finding.found}")
+        if finding.advice:
+            echo(f"         {finding.advice}")
+    echo(f"{failed} checks failed" if failed else "no check failed")
+    return FAILED if failed else 0
