@@ -121,6 +121,8 @@ def test_what_is_no_amount_is_no_record(place: tuple[str | int, ...], value: Any
 DEXML = content("07295ea6879f0e90")
 LIMIT = next(name for name, limit in DEXML["trial"]["budget"].items() if limit)
 SPENT = DEXML["spent"]
+BY_PROCESSORS = SPENT | {"clock": "processor", "stage_cpu_seconds": {"train": 1.0}, "device_seconds": 1.0}
+BY_PROCESSORS |= {"fit_seconds": 1.0}
 SAMPLE = {"settings": {}, "quality": 0.5, "trial": "a" * 16, "budget": {}}
 TUNED = {"by": "random", "metric": "nDCG@5", "on": DEXML["selection_split"], "settings": {}, "quality": 0.5}
 TUNED |= {"samples": [SAMPLE], "spent": {"steps": 1}}
@@ -218,6 +220,9 @@ LIES: list[tuple[str, Any, str]] = [
     ("spent.worker_bytes", [-1], "not a record"),
     ("spent.worker_bytes", "many", "not a record"),
     ("spent.bonus", 3, "not a record"),
+    ("spent.clock", "sundial", "not a record"),
+    ("spent.clock", "processor", "its parts come to"),
+    ("spent.stage_cpu_seconds", {"free": 1.0}, "in the stage 'free'"),
     ("spent.not_counted", ["flops"], "it did not count flops, and states it"),
     ("spent.not_counted", ["luck"], "it did not count 'luck'"),
     ("spent.wall_seconds", float("inf"), "not a record"),
@@ -322,6 +327,9 @@ LIES: list[tuple[str, Any, str]] = [
         SPENT | {"device_seconds": 0.0, "stage_seconds": {"predict": 1.0}, "fit_seconds": 9.0},
         "its stages took 0.0",
     ),
+    ("spent", BY_PROCESSORS | {"stage_cpu_seconds": {"train": 1e9}, "device_seconds": 1e9}, "seconds of processors,"),
+    ("spent", BY_PROCESSORS | {"fit_cpu_seconds": 20.0}, "it fitted for 20.0 seconds of processors"),
+    ("spent", BY_PROCESSORS | {"peak_device_bytes": 5}, "its device seconds are those of processors"),
     # a curve that nobody measured
     ("curve", [{"steps": 1.0, "luck": 1.0}], "expected metrics and costs"),
     ("curve", [{"steps": 1.0, "\x1b[2J": 1.0}], "its curve is"),

@@ -184,13 +184,15 @@ class LearnsIntoModel(Cheat):
 
 
 class SlowIndex(Cheat):
-    """Twelve seconds beside a budget of five."""
+    """Computes beside its budget for longer than for one and a half of it, and three seconds."""
 
     name = "slow-index"
 
     def accident(self, train: data.TrainingData, run: Run) -> None:
         with run.ledger.stage("index"):
-            time.sleep(1.5 * (run.budget.device_seconds or 0) + 3)
+            end = time.process_time() + 1.5 * (run.budget.device_seconds or 0) + 3
+            while time.process_time() < end:
+                pass
 
 
 class FitsOnTest(Cheat):
@@ -342,14 +344,17 @@ class LowersTokens(OwnPass):
 
 
 class PatchedClock(Cheat):
-    """Stops the clock of Python while it works."""
+    """Stops the clocks of Python while it works."""
 
     name = "patched-clock"
 
     def accident(self, train: data.TrainingData, run: Run) -> None:
-        time.perf_counter = lambda: 0.0
+        clock, end = time.process_time, time.process_time() + 0.3
+        time.perf_counter = time.process_time = lambda: 0.0
         with run.ledger.stage("train"):
             time.sleep(0.5)
+            while clock() < end:
+                pass
 
 
 class ChildWorks(Cheat):

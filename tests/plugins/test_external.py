@@ -136,9 +136,23 @@ def test_time_is_enforced_and_no_child_is_left(tmp_path: Path, monkeypatch: pyte
     later = SimpleNamespace(monotonic=lambda: 3600.0 if written.exists() and written.read_text() else 0.0)
     monkeypatch.setattr("xmcbench.trial.programs.time", later)
     away = f'(setsid sh -c "echo \\$\\$ > {tmp_path}/pid; exec sleep 60" &) ; sleep 60'
+    given = run(tmp_path, device_seconds=60)
+    given.ledger.clock = "wall"  # as beside a GPU
     with pytest.raises(ProgramError, match=r"was ended after .* seconds of wall clock"):
-        external(tmp_path, away).fit(toy_data(), run(tmp_path, device_seconds=60))
+        external(tmp_path, away).fit(toy_data(), given)
     assert not runs(int(written.read_text()))
+
+
+def test_processor_time_is_charged_and_enforced_however_many_processes_compute(tmp_path: Path) -> None:
+    """Two processes that compute for a second of processors each, one after the other or at once, take two."""
+    burn = "import time\nwhile time.process_time() < 1: pass"
+    for name, words in {"at once": f"python -c '{burn}' & python -c '{burn}'; wait", "in turn": ""}.items():
+        words = words.replace("python", sys.executable) or f"for i in 1 2; do {sys.executable} -c '{burn}'; done"
+        given = run(tmp_path / name)
+        external(tmp_path, words).fit(toy_data(), given)
+        assert 2.0 <= given.ledger.device_seconds == pytest.approx(2.0, abs=0.5)
+    with pytest.raises(ProgramError, match=r"was ended after .* seconds of processors"):
+        external(tmp_path, "while :; do :; done").fit(toy_data(), run(tmp_path / "spins", device_seconds=0.5))
 
 
 def test_memory_of_all_its_processes_is_enforced(tmp_path: Path) -> None:

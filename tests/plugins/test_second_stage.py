@@ -389,7 +389,7 @@ def test_the_linear_solver_stops_where_the_seconds_are_spent(
 
     monkeypatch.setattr("sklearn.svm.LinearSVC", Slow)
     method, run = stage(SparseRanker, small_encoder, shortlist=6), make_run(tmp_path, {"device_seconds": 10.0})
-    run.ledger._clock = lambda: now[0]
+    run.ledger._cpu_clock = lambda: now[0]
     method.fit(data, run)
     assert (~np.isnan(method.intercepts_L)).sum() == 10
     assert run.ledger.device_seconds == 10.0

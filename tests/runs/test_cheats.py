@@ -112,6 +112,9 @@ def test_the_record_says_what_the_harness_measured(endings: dict[str, Record]) -
     assert endings["own-loop"].spent["stage_seconds"]["uncharged"] > 0
     assert endings["patched-clock"].spent["fit_seconds"] >= 0.5
     assert endings["patched-clock"].spent["stage_seconds"]["train"] >= 0.5
+    assert endings["patched-clock"].spent["stage_cpu_seconds"]["train"] >= 0.3
+    assert endings["child-works"].spent["stage_cpu_seconds"]["train"] > 0.1
+    assert {record.clock for record in endings.values() if record.spent} == {"processor"}
 
 
 def test_a_record_has_the_costs_of_fit(endings: dict[str, Record]) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+import time
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -17,6 +22,7 @@ from xmcbench.trial.budget import (
     TooLargeError,
     memory_taken,
     over_budget,
+    processor_seconds,
 )
 from xmcbench.trial.run import Progress, Run
 
@@ -74,7 +80,7 @@ class Clock:
 
 def test_a_stage_inside_a_stage_is_charged_once() -> None:
     clock = Clock()
-    ledger = Ledger(_clock=clock)
+    ledger = Ledger(clock="wall", _clock=clock)
     with ledger.stage("prepare"):
         clock.seconds += 2
         with ledger.stage("mine"):
@@ -88,9 +94,49 @@ def test_a_stage_inside_a_stage_is_charged_once() -> None:
     assert "index" not in BUDGETED_STAGES
 
 
+def test_device_seconds_are_of_the_clock_that_the_ledger_names() -> None:
+    wall, processors = Clock(), Clock()
+    for clock in ("wall", "processor"):
+        ledger = Ledger(clock=clock, _clock=wall, _cpu_clock=processors)  # type: ignore[arg-type]
+        with ledger.stage("train"):
+            wall.seconds, processors.seconds = wall.seconds + 8, processors.seconds + 3
+            assert ledger.device_seconds == {"wall": 8, "processor": 3}[clock], "also of a stage that is open"
+            with ledger.part() as part, part.stage("mine"):
+                wall.seconds, processors.seconds = wall.seconds + 5, processors.seconds + 2
+                assert part.clock == clock
+            with ledger.uncharged(), ledger.stage("mine"):
+                wall.seconds, processors.seconds = wall.seconds + 100, processors.seconds + 50
+        assert ledger.stage_seconds == {"train": 8, "mine": 5, "uncharged": 100}
+        assert ledger.stage_cpu_seconds == {"train": 3, "mine": 2, "uncharged": 50}
+        assert ledger.as_dict()["device_seconds"] == {"wall": 13, "processor": 5}[clock]
+
+
+def test_waiting_takes_no_processor_seconds_and_threads_and_children_do() -> None:
+    ledger, end = Ledger(), processor_seconds()
+    with ledger.stage("train"):
+        time.sleep(0.5)
+    assert ledger.device_seconds < 0.25
+    threads = [threading.Thread(target=_hash_for, args=(0.2,)) for _ in range(2)]
+    with ledger.stage("mine"):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    assert ledger.stage_cpu_seconds["mine"] >= 0.7
+    assert sum(ledger.stage_cpu_seconds.values()) <= processor_seconds() - end
+
+
+def _hash_for(seconds: float) -> None:
+    """Compute in this thread for so many seconds of a processor."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        sha256(bytes(1 << 16)).digest()
+
+
 def test_a_stage_that_fails_is_charged() -> None:
     clock = Clock()
-    ledger = Ledger(_clock=clock)
+    ledger = Ledger(clock="wall", _clock=clock)
 
     def fail() -> None:
         with ledger.stage("train"):
@@ -104,7 +150,7 @@ def test_a_stage_that_fails_is_charged() -> None:
 
 def test_what_is_uncharged_costs_nothing() -> None:
     clock = Clock()
-    ledger = Ledger(encoder_tokens=5, _clock=clock)
+    ledger = Ledger(clock="wall", encoder_tokens=5, _clock=clock)
     with ledger.stage("train"), ledger.uncharged():
         clock.seconds += 3
         ledger.encoder_tokens += 100
@@ -139,7 +185,7 @@ def test_the_nearest_limit_rules() -> None:
 
 
 def test_a_ledger_goes_on_from_its_state() -> None:
-    ledger = Ledger(steps=3, stage_seconds={"train": 1.25, "index": 2.0}, largest_step={"steps": 1})
+    ledger = Ledger(steps=3, stage_cpu_seconds={"train": 1.25, "index": 2.0}, largest_step={"steps": 1})
     assert Ledger(**ledger.state()) == ledger
     assert ledger.as_dict()["device_seconds"] == 1.25
 

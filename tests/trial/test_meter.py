@@ -17,25 +17,27 @@ from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.meter import Meter, count_compilers, metering, uncharged_work
 
 STEPS, SECONDS = Budget(steps=5), Budget(device_seconds=10)
-CORES = os.cpu_count() or 1
 
 
-def why(budget: Budget, stages: dict[str, float], points: int = 0, calls: int = 0, **measured: float) -> str:
-    ledger = Ledger(stage_seconds=stages, teacher_calls=calls)
+def why(
+    budget: Budget, stages: dict[str, float], points: int = 0, calls: int = 0, clock: Any = "wall", **measured: float
+) -> str:
+    """The reason, where processors computed as long in each stage as it took."""
+    ledger = Ledger(stage_seconds=stages, stage_cpu_seconds=stages, teacher_calls=calls, clock=clock)
     return uncharged_work(Meter(**measured), ledger, budget, 20, points)  # type: ignore[arg-type]
 
 
 # Stages, what was measured, and the start of the reason.
 CASES: dict[str, tuple[Budget, dict[str, Any], dict[str, float], str]] = {
-    "all is charged": (STEPS, {"train": 100.0}, {"seconds": 100.5, "cpu_seconds": 100.0 * CORES}, ""),
+    "all is charged": (STEPS, {"train": 100.0}, {"seconds": 100.5, "cpu_seconds": 100.0}, ""),
     "asleep in no stage": (STEPS, {}, {"seconds": 5.0, "cpu_seconds": 0.1}, "fit took 5.0 seconds, 5.0 of them in no"),
     "waited for a core": (STEPS, {"prepare": 1.0}, {"seconds": 50.0, "waited_seconds": 46.0, "cpu_seconds": 4.0}, ""),
     "asleep on a loaded machine": (
         STEPS, {}, {"seconds": 50.0, "waited_seconds": 40.0, "cpu_seconds": 1.0}, "fit took 10.0 seconds, 10.0 of",
     ),
     "computed in no stage": (
-        STEPS, {"prepare": 1.0}, {"seconds": 60.0, "waited_seconds": 58.0, "cpu_seconds": 60.0 * CORES},
-        f"fit took {60 * CORES:.1f} seconds of processors",
+        STEPS, {"prepare": 1.0}, {"seconds": 60.0, "waited_seconds": 58.0, "cpu_seconds": 60.0},
+        "fit took 60.0 seconds of processors",
     ),
     "children work": (
         STEPS, {"train": 20.0}, {"seconds": 20.0, "cpu_seconds": 20.0, "children_cpu_seconds": 19.0},
@@ -59,6 +61,14 @@ def test_seconds_are_judged_without_waiting_for_a_core(case: str) -> None:
     budget, stages, measured, reason = CASES[case]
     found = why(budget, stages, **measured)
     assert found.startswith(reason) if reason else not found
+
+
+def test_by_processor_time_only_what_is_computed_beside_a_budget_counts() -> None:
+    stages, given = {"train": 10.0, "index": 8.0}, {"clock": "processor", "seconds": 900.0, "waited_seconds": 890.0}
+    assert why(SECONDS, stages, **given, cpu_seconds=18.0).startswith("fit took 8.0 seconds beside a budget of 10")
+    assert not why(SECONDS, {"train": 10.0}, **given, cpu_seconds=12.0)
+    told = why(SECONDS, {"train": 10.0}, **given, cpu_seconds=40.0, children_cpu_seconds=30.0)
+    assert told.startswith("fit took 40.0 seconds of processors, 30.0 of them in no stage"), "a child that never ended"
 
 
 def test_each_part_of_a_training_may_index_the_labels() -> None:

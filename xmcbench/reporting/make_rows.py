@@ -27,7 +27,7 @@ from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import flatten
-from xmcbench.trial.versions import ENGINE_VERSION, SELECTION_VERSION, Versions, newest
+from xmcbench.trial.versions import ENGINE_VERSION, SECONDS_VERSION, SELECTION_VERSION, Versions, charge_part, newest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,7 +48,8 @@ def recorded_metrics(records: Iterable[Record]) -> tuple[str, ...]:
 
 def newest_versions(records: Iterable[Record]) -> dict[str, Versions]:
     """By method: the newest version of each part of the code that `records` depend on."""
-    versions: dict[str, Versions] = defaultdict(lambda: {"engine": ENGINE_VERSION, "selection": SELECTION_VERSION})
+    own = {"engine": ENGINE_VERSION, "selection": SELECTION_VERSION, charge_part("device_seconds"): SECONDS_VERSION}
+    versions: dict[str, Versions] = defaultdict(lambda: own)
     for record in records:
         versions[record.trial.method] = newest(versions[record.trial.method], record.trial.versions)
     return versions
@@ -127,6 +128,8 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     elif provenance.get("cpu"):
         facts["hardware"] = f"{provenance.get('cores_usable', 1)} cores of {provenance['cpu']}"
     facts |= {"num_seeds": len(records), "suite": first.suite, "selection_split": first.selection_split}
+    clocks = {record.clock for record in records}
+    facts |= {"clock": first.clock} if len(clocks) == 1 else dict.fromkeys(("device_seconds", "training_hours"))
     facts |= {"workers": first.workers, "teacher": first.teacher or None, "trial": first.key}
     facts |= {"shared_texts": first.test_texts_in_train or None, "simulated_teacher": first.simulated_teacher or None}
     if (side_by_side := max(record.spent.get("side_by_side", 1) for record in records)) > 1:

@@ -132,6 +132,9 @@ def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[s
         yield "over_budget: exceeded the budget by more than one step; not ranked."
     if columns and any(row.facts.get("side_by_side") for row in rows):  # a paper's table shows no costs
         yield "No seconds are shown for trials that ran side by side (`--columns side_by_side`)."
+    clocks = Counter(str(row.facts["clock"]) for row in rows if "clock" in row.facts)
+    if len(clocks) > 1 and "device_seconds" in columns:
+        yield f"Seconds of {clocks['wall']} rows are by the wall clock, the others of processors (`--columns clock`)."
     if any(row.facts.get("simulated_teacher") for row in rows):
         yield "Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track."
     if old := {row.metric_version for row in rows if row.metrics} - {METRIC_VERSION}:

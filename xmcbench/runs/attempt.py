@@ -209,6 +209,7 @@ def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None
             run.exchange.download()
         attempt.enter("fit")
         _seed_global_generators(trial.seed)
+        run.ledger.clock = "wall" if _holds_gpu() else "processor"
         # Seconds of `fit` that the method charges to no stage are charged here: nothing before predictions is free.
         charged = run.ledger.stage("prepare")
         group: AbstractContextManager[None] = nullcontext()  # the only worker, or one that has joined the others
@@ -386,3 +387,12 @@ def _seed_global_generators(seed: int) -> None:
     np.random.seed(short)  # noqa: NPY002
     if torch := sys.modules.get("torch"):
         torch.manual_seed(short)
+
+
+def _holds_gpu() -> bool:
+    """Whether this process computes on a GPU, if its method uses torch at all."""
+    if "torch" not in sys.modules:
+        return False
+    from xmcbench.engine.device import default_device
+
+    return default_device().type != "cpu"

@@ -106,8 +106,10 @@ def restore_log(record: Record, log: TrainingLog) -> None:
     """Fill `log` with the costs and the curve of the record's training, without the time of its predictions."""
     known = {field.name for field in fields(Ledger)}
     ledger = {name: value for name, value in record.spent.items() if name in known}
-    seconds = ledger.get("stage_seconds", {})
-    ledger["stage_seconds"] = {stage: spent for stage, spent in seconds.items() if stage not in AFTER_TRAINING}
+    for name in ("stage_seconds", "stage_cpu_seconds"):
+        seconds = ledger.get(name, {})
+        ledger[name] = {stage: spent for stage, spent in seconds.items() if stage not in AFTER_TRAINING}
+    ledger["clock"] = record.clock
     log.restore({"curve": record.curve, "ledger": ledger})
 
 

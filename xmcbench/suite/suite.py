@@ -19,7 +19,7 @@ from xmcbench.suite.expansion import Expansion, Variant
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.schema import SuiteFile
 from xmcbench.trial.trial import Trial, flatten
-from xmcbench.trial.versions import selection_versions
+from xmcbench.trial.versions import harness_versions
 
 MAX_TRIALS = 100_000
 Extents = Mapping[str, Extent | None]  # by dataset
@@ -37,14 +37,14 @@ class Suite(SuiteFile):
 
         Settings that the suite does not say follow the datasets' `extents`, where these are known.
         """
-        versions = selection_versions(self.selection.metric) if self.selection else {}
+        metric = self.selection.metric if self.selection else None
         return [
             Trial(
                 label=variant.label,
                 method=variant.method.name,
                 distribution=variant.method.origin.distribution,
                 version=variant.method.origin.version,
-                versions={**variant.versions, **versions},
+                versions={**variant.versions, **harness_versions(metric, variant.budget.spending())},
                 config=config,
                 dataset=dataset,
                 dataset_hash=hashes[dataset],

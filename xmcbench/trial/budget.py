@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from time import process_time  # as it is before a method may change the module
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -22,8 +23,38 @@ BUDGETED_STAGES = ("prepare", "train", "mine", "cluster")
 UNCHARGED = "uncharged"  # the stage of evaluations on the selection split, and of checkpoints
 STAGES = (*BUDGETED_STAGES, "index", "judge", UNCHARGED, "predict", "check", "score")
 UNEVEN = 4  # times the mean step: the largest step that excuses an overrun
+Clock = Literal["processor", "wall"]
 CAPS = frozenset({"peak_bytes"})  # limits that are not used up
 OPERATIONS = ("encoder_flops", "scoring_flops", "module_flops", "solver_flops")  # of the ledger; their sum is `flops`
+
+
+@dataclass
+class _Watch:
+    """The processor time that this process spends on watching a program: the harness's, not the method's."""
+
+    begun: float | None = None  # what the clock showed as it began to watch; None: it does not
+    seconds: float = 0.0  # of earlier watches
+
+
+_watch = _Watch()
+
+
+@contextmanager
+def watching_program() -> Iterator[None]:
+    """Within the block only child processes take processor seconds: this process does no more than watch them."""
+    _watch.begun = process_time()
+    try:
+        yield
+    finally:
+        _watch.seconds += process_time() - _watch.begun
+        _watch.begun = None
+
+
+def processor_seconds() -> float:
+    """Seconds that processors computed for this process: all its threads, and its child processes that have ended."""
+    own = process_time() if _watch.begun is None else _watch.begun
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own - _watch.seconds + ended.ru_utime + ended.ru_stime
 
 
 def peak_memory() -> int:
@@ -65,7 +96,9 @@ class Budget(Frozen):
     steps: int | None = _limit("optimiser steps")
     encoder_tokens: int | None = _limit("real tokens encoded: mining counts, padding does not")
     flops: float | None = _limit("operations of encoder, scores, modules and linear solvers; no recomputation")
-    device_seconds: float | None = _limit("seconds in the stages " + ", ".join(BUDGETED_STAGES))
+    device_seconds: float | None = _limit(
+        "seconds in the stages " + ", ".join(BUDGETED_STAGES) + ": of processors, or of a GPU that is held"
+    )
     teacher_calls: int | None = _limit("different document-label pairs that a teacher is asked about")
     teacher_tokens: int | None = _limit("tokens of a teacher's prompts and answers, cached or not")
     peak_bytes: float | None = _limit("largest memory of a worker (GPU, else resident); never spent")
@@ -108,7 +141,23 @@ class _Block:
 
     ledger: Ledger
     stage: str
-    inner: float = 0.0  # seconds of the blocks inside it
+    since: tuple[float, float] = (0.0, 0.0)  # what the clocks showed when it was last charged
+
+    def __post_init__(self) -> None:
+        self.resume()
+
+    def charge(self) -> None:
+        """Charge the seconds since the last charge, of the wall clock and of processors, to the stage."""
+        before = self.since
+        self.resume()
+        clocks = self.ledger.stage_seconds, self.ledger.stage_cpu_seconds
+        for seconds, start, now in zip(clocks, before, self.since, strict=True):
+            # No clock runs backwards.
+            seconds[self.stage] = seconds.get(self.stage, 0.0) + max(0.0, now - start)
+
+    def resume(self) -> None:
+        """Charge nothing of what was before."""
+        self.since = self.ledger._clock(), self.ledger._cpu_clock()
 
 
 _open: ContextVar[_Block | None] = ContextVar("_open", default=None)
@@ -199,7 +248,9 @@ class Ledger:
     teacher_unparsed: Count = 0  # of the calls, those whose reply holds no answer
     teacher_cut: Count = 0  # of these, those whose reply ended at its limit of tokens
     teacher_refused: Count = 0  # of these, those whose prompt the model or its server refused
-    stage_seconds: dict[str, Amount] = field(default_factory=dict)
+    stage_seconds: dict[str, Amount] = field(default_factory=dict)  # by the wall clock
+    stage_cpu_seconds: dict[str, Amount] = field(default_factory=dict)  # of processors: `processor_seconds`
+    clock: Clock = "processor"  # which of both device seconds are; the wall clock for a worker that holds a GPU
     peak_bytes: Count = 0  # peak resident memory of the worker that took the most
     worker_bytes: list[Count] = field(default_factory=list)  # peak resident memory per worker, at the end of training
     worker_device_bytes: list[Count] = field(default_factory=list)  # peak memory of each worker's GPU, likewise
@@ -208,10 +259,19 @@ class Ledger:
     not_counted: list[str] = field(default_factory=list)  # counts that nobody knows: an outside program computed
     refused_pass: Count = 0  # 1 where a pass over the data did not fit into what was left of the budget
     _clock: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)  # a dry run has its own
+    _cpu_clock: Callable[[], float] = field(default=processor_seconds, repr=False, compare=False)
 
     @property
     def device_seconds(self) -> float:
-        return sum(self.stage_seconds.get(stage, 0.0) for stage in BUDGETED_STAGES)
+        """The seconds of the budgeted stages, also of one that is still open."""
+        self._settle()
+        seconds = self.stage_cpu_seconds if self.clock == "processor" else self.stage_seconds
+        return sum(seconds.get(stage, 0.0) for stage in BUDGETED_STAGES)
+
+    def _settle(self) -> None:
+        """Charge the seconds of the open stage until now."""
+        if (block := _open.get()) is not None and block.ledger is self:
+            block.charge()
 
     @property
     def flops(self) -> int:
@@ -223,43 +283,45 @@ class Ledger:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Charge the wall-clock time of the block to stage `name`, without the time in nested stages.
+        """Charge the seconds of the block to stage `name`, without those of nested stages.
 
         Raises `UnknownNameError` for a name that is not one of `STAGES`.
         """
         if name not in STAGES:
             raise UnknownNameError("stage", name, STAGES)
-        outer, block = _open.get(), _Block(self, name)
-        opened, start = _open.set(block), self._clock()
+        if (outer := _open.get()) is not None:
+            outer.charge()
+        block = _Block(self, name)
+        opened = _open.set(block)
         try:
             yield
         finally:
-            # No clock runs backwards. A part of a trial may have a clock of its own.
-            spent = max(0.0, self._clock() - start)
+            block.charge()
             _open.reset(opened)
-            self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + max(0.0, spent - block.inner)
             if outer is not None:
-                outer.inner += spent
+                outer.resume()
 
     @contextmanager
     def uncharged(self) -> Iterator[None]:
         """Do not charge the tokens, FLOPs and seconds of the block (evaluation on the selection split)."""
         counts = {name: getattr(self, name) for name in ("encoder_tokens", *OPERATIONS)}
-        before = dict(self.stage_seconds)
-        start = self._clock()
+        self._settle()
+        clocks = "stage_seconds", "stage_cpu_seconds"
+        before = {name: dict(getattr(self, name)) for name in clocks}
         try:
             with self.stage(UNCHARGED):
                 yield
         finally:
             for name, count in counts.items():
                 setattr(self, name, count)
-            spent = max(0.0, self._clock() - start)
-            self.stage_seconds = before | {UNCHARGED: before.get(UNCHARGED, 0.0) + spent}
+            for name, seconds in before.items():  # those of stages within the block are uncharged too
+                spent = sum(getattr(self, name).values()) - sum(seconds.values())
+                setattr(self, name, seconds | {UNCHARGED: seconds.get(UNCHARGED, 0.0) + max(0.0, spent)})
 
     @contextmanager
     def part(self) -> Iterator[Ledger]:
         """Yield a ledger for a part of training with its own limits and schedule, and add it to this one at the end."""
-        part = Ledger(_clock=self._clock)
+        part = Ledger(clock=self.clock, _clock=self._clock, _cpu_clock=self._cpu_clock)
         try:
             yield part
         finally:
@@ -269,7 +331,9 @@ class Ledger:
         """Add the counts of `part`. Of peak memory and largest steps, keep the larger value."""
         for name, more in part.state().items():
             mine = getattr(self, name)
-            if isinstance(more, dict):
+            if name == "clock":
+                more = mine
+            elif isinstance(more, dict):
                 join = max if name == "largest_step" else float.__add__
                 more = mine | {key: join(float(mine.get(key, 0.0)), float(value)) for key, value in more.items()}
             elif name == "not_counted":
@@ -335,4 +399,5 @@ class Ledger:
 
     def state(self) -> dict[str, Any]:
         """The counts from which `Ledger(**state)` restores this ledger."""
+        self._settle()
         return {name: value for name, value in asdict(self).items() if not name.startswith("_")}

@@ -166,12 +166,14 @@ def uncharged_work(meter: Meter, ledger: Ledger, budget: Budget, num_labels: int
         return f"fit encoded {tokens[UNCHARGED]:,} tokens in uncharged(), which is for evaluations on the curve"
     if outside := [stage for stage, updates in meter.updates.items() if updates and stage not in BUDGETED_STAGES]:
         return f"fit trained in the stage {outside[0] or 'of another thread'}, which the budget does not cover"
-    seconds, cpu = ledger.stage_seconds, meter.cpu_seconds
+    seconds, cpu, cpu_stages = ledger.stage_seconds, meter.cpu_seconds, ledger.stage_cpu_seconds
     active = max(0.0, meter.seconds - meter.waited_seconds)  # without waiting for a core
     total = sum(seconds.values())
     if (missing := active - total) > SHARE * active + FEW_SECONDS:
         return f"fit took {active:.1f} seconds, {missing:.1f} of them in no stage: the ledger was changed"
-    if (missing := cpu - total * (os.cpu_count() or 1)) > SHARE * cpu + FEW_SECONDS:
+    if ledger.teacher_calls:
+        cpu -= meter.children_cpu_seconds  # a teacher's process is no child of the method
+    if (missing := cpu - sum(cpu_stages.values())) > SHARE * cpu + FEW_SECONDS:
         return f"fit took {cpu:.1f} seconds of processors, {missing:.1f} of them in no stage: the ledger was changed"
     limits = budget.spending()
     unseen = meter.children_cpu_seconds - meter.program_cpu_seconds
@@ -180,9 +182,11 @@ def uncharged_work(meter: Meter, ledger: Ledger, budget: Budget, num_labels: int
             f"fit took {cpu:.1f} seconds of processors, {unseen:.1f} of them in child processes, whose tokens and "
             "steps nobody counts: use threads, or run_program"
         )
-    beside = meter.seconds - ledger.device_seconds - seconds.get("judge", 0.0)
-    beside -= seconds.get(UNCHARGED, 0.0) if points else 0.0
-    beside *= active / meter.seconds if meter.seconds else 1.0
+    by_processors = ledger.clock == "processor"
+    measured, stages = (cpu, cpu_stages) if by_processors else (meter.seconds, seconds)
+    beside = measured - ledger.device_seconds - stages.get("judge", 0.0)
+    beside -= stages.get(UNCHARGED, 0.0) if points else 0.0
+    beside *= active / meter.seconds if meter.seconds and not by_processors else 1.0
     limit = limits.get("device_seconds")
     if limit is not None and beside > SHARE * limit + FEW_SECONDS:
         return f"fit took {beside:.1f} seconds beside a budget of {limit:g}: only indexing is free, up to {SHARE:.0%}"

@@ -21,8 +21,8 @@ import psutil
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_write
-from xmcbench.trial.budget import TooLargeError
-from xmcbench.trial.meter import running_program
+from xmcbench.trial.budget import TooLargeError, watching_program
+from xmcbench.trial.meter import children_cpu_seconds, running_program
 
 __all__ = ["Environment", "run_program"]  # of `xmcbench.programs`
 
@@ -40,7 +40,10 @@ class ProgramError(XMCBenchError):
 
 @dataclass(frozen=True)
 class ProgramUsage:
-    """The cost of a program: wall-clock seconds, and the peak of the summed resident bytes of its processes."""
+    """The cost of a program: wall-clock seconds, and the peak of the summed resident bytes of its processes.
+
+    Its processor seconds are those of a child process that has ended (`xmcbench.trial.budget.processor_seconds`).
+    """
 
     seconds: float
     peak_bytes: int
@@ -51,22 +54,24 @@ def run_program(
     directory: Path,
     environment: Mapping[str, str] | None = None,
     max_seconds: float | None = None,
+    max_cpu_seconds: float | None = None,
     max_bytes: float | None = None,
     poll: Callable[[], None] = lambda: None,
 ) -> ProgramUsage:
     """Run `command` in `directory` until it ends; `poll` is called ten times per second. No child process survives.
 
-    Raises `ProgramError` for an exit code other than 0 and for more than `max_seconds` of wall clock, `TooLargeError`
-    for more than `max_bytes` of resident memory in all its processes together.
+    Raises `ProgramError` for an exit code other than 0, for more than `max_seconds` of wall clock and for more than
+    `max_cpu_seconds` of processors, `TooLargeError` for more than `max_bytes` of resident memory in all its processes
+    together.
     """
-    (mark, marked), start, peak = new_mark(), time.monotonic(), 0
+    (mark, marked), start, before, peak = new_mark(), time.monotonic(), children_cpu_seconds(), 0
     words = [str(word) for word in command]
     variables = {**os.environ, **(environment or {}), **marked}
     try:
         process = subprocess.Popen(words, cwd=directory, env=variables, stdin=subprocess.DEVNULL)
     except OSError as problem:
         raise ProgramError(f"{words[0]}: cannot be started: {problem.strerror}") from problem
-    with running_program():
+    with running_program(), watching_program():
         try:
             while process.poll() is None:
                 peak = max(peak, resident_bytes(process.pid))
@@ -76,6 +81,8 @@ def run_program(
                     )
                 if max_seconds is not None and time.monotonic() - start > max_seconds:
                     raise ProgramError(f"{_name(words)} was ended after {max_seconds:g} seconds of wall clock")
+                if max_cpu_seconds is not None and children_cpu_seconds() - before > max_cpu_seconds:
+                    raise ProgramError(f"{_name(words)} was ended after {max_cpu_seconds:g} seconds of processors")
                 poll()
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_SECONDS)

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
-from xmcbench.trial.budget import OPERATIONS, Ledger
+from xmcbench.trial.budget import OPERATIONS, Clock, Ledger
 from xmcbench.trial.record_fields import Amount, Chosen, Count, Fraction, Frozen, Point, Provenance
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
 from xmcbench.trial.versions import Versions, older_parts
@@ -31,7 +31,7 @@ COUNTED = ("epochs", "steps", "queries", "pool_labels", "encoder_tokens", "flops
 OUTSIDE = 0.5  # of the processor time of a fit: where child processes took more, an outside program computed
 
 # The ledger (`Ledger` explains its counts), what predicting cost, and what the harness measures.
-_SPENT = {name: kind for name, kind in get_type_hints(Ledger, include_extras=True).items() if name != "_clock"} | {
+_SPENT = {name: kind for name, kind in get_type_hints(Ledger, include_extras=True).items() if name[0] != "_"} | {
     "cut_queries": Fraction,  # share of the training queries that are as long as a text may be
     "alike_texts": Fraction,  # share of the queries or labels, the larger, that have the tokens of another text
     "ended": str,  # why training ended before its budget was spent
@@ -146,6 +146,12 @@ class Record(Frozen):
         """What it spent, without the counts that nobody knows."""
         unknown = self.not_counted
         return {name: value for name, value in self.spent.items() if name not in unknown}
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of its device seconds; a record from before there were two has those of the wall clock."""
+        clock: Clock = self.spent.get("clock", "wall")
+        return clock
 
     def older_than(self, newest: Versions) -> str:
         """Why this is a result of older code than `newest`, as text; empty if it is not."""

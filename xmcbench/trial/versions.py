@@ -12,6 +12,7 @@ from xmcbench.plugins.registry import registry
 
 ENGINE_VERSION = 2  # of the results of `xmcbench.engine`: encoders, losses, sampling, search and training
 SELECTION_VERSION = 2  # of results with held-out queries: how they are set aside and what the others share with them
+SECONDS_VERSION = 2  # of results within a budget of device seconds: what a second is, and which passes fit into it
 
 Versions = Mapping[str, int]
 
@@ -29,10 +30,17 @@ def older_parts(versions: Versions, newest: Versions, limits: Collection[str]) -
     return {part: version for part, version in own.items() if version < newest.get(part, 0)}
 
 
-def selection_versions(metric: str) -> dict[str, int]:
-    """The versions of what chooses checkpoints by `metric`: held-out queries and an evaluator."""
+def harness_versions(metric: str | None, limits: Collection[str]) -> dict[str, int]:
+    """The versions of the parts of the harness that decide where training ends and which checkpoint stays.
+
+    They are held-out queries and the evaluator of `metric`, where there is a selection, and the clock, where device
+    seconds are among the `limits` of the budget.
+    """
+    versions = {charge_part("device_seconds"): SECONDS_VERSION} if "device_seconds" in limits else {}
+    if metric is None:
+        return versions
     name = metric.partition("@")[0]
-    return {"selection": SELECTION_VERSION, f"evaluator {name}": registry().version("evaluator", name)}
+    return versions | {"selection": SELECTION_VERSION, f"evaluator {name}": registry().version("evaluator", name)}
 
 
 def newest(versions: Versions, others: Versions) -> dict[str, int]:

@@ -36,7 +36,7 @@ from xmcbench.trial.record_fields import ChosenFields, walk
 from xmcbench.trial.run import why_flat
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED
 from xmcbench.trial.trial import SCHEMA_VERSION, Selection, Trial, flatten
-from xmcbench.trial.versions import ENGINE_VERSION, SELECTION_VERSION, selection_versions
+from xmcbench.trial.versions import ENGINE_VERSION, SECONDS_VERSION, SELECTION_VERSION, charge_part, harness_versions
 
 # Words by which the board vouches for a row.
 VOUCHED = frozenset({"verified", "retrained", "recomputed", "recounted", "published", "claimed", "official"})
@@ -107,7 +107,8 @@ def outdated(record: Record) -> Iterator[str]:
     if written != stated:  # 16.0 is not 16
         yield "its settings are not all that its method has, as it writes them"
     try:
-        chosen_by = selection_versions(trial.selection.metric) if trial.selection else {}
+        metric = trial.selection.metric if trial.selection else None
+        chosen_by = harness_versions(metric, trial.budget.spending())
     except UnknownNameError as problem:
         yield str(problem)
         return
@@ -176,7 +177,7 @@ def _identity(record: Record) -> Iterator[str]:
         yield f"its key is {record.key}, that of its trial {trial.key}"
     if not re.fullmatch(DIGEST, trial.dataset_hash):
         yield f"it names the content of its dataset {shown(trial.dataset_hash)}, expected 64 hexadecimal digits"
-    newest = {"engine": ENGINE_VERSION, "selection": SELECTION_VERSION}
+    newest = {"engine": ENGINE_VERSION, "selection": SELECTION_VERSION, charge_part("device_seconds"): SECONDS_VERSION}
     if not isinstance(trial.budget, UnknownBudget) and not trial.versions.get("method"):
         yield "it names no version of its method"
     if min(trial.versions.values(), default=1) < 1:
@@ -398,9 +399,12 @@ def ledger_problems(record: Record) -> Iterator[str]:
     for name, step in spent["largest_step"].items():
         if not step <= spent.get(name, 0):
             yield f"its largest step took {step:g} {name}, all steps together {spent.get(name, 0):g}"
-    if unknown := spent["stage_seconds"].keys() - set(STAGES):
+    if unknown := {*spent["stage_seconds"], *spent.get("stage_cpu_seconds", ())} - set(STAGES):
         yield f"it spent seconds in the stage {shown(min(unknown))}, expected some of {', '.join(STAGES)}"
-    ledger = Ledger(**{own.name: spent[own.name] for own in fields(Ledger) if own.name in spent})
+    if record.clock == "processor" and spent.get("peak_device_bytes"):
+        yield "it computed on a GPU, and its device seconds are those of processors"
+    known = {own.name: spent[own.name] for own in fields(Ledger) if own.name in spent}
+    ledger = Ledger(**known | {"clock": record.clock})
     for name in ("device_seconds", "flops", "teacher_tokens"):
         if not abs(spent.get(name, 0) - (total := getattr(ledger, name))) <= ROUNDING * max(1, total):
             yield f"it spent {spent.get(name, 0):g} {name}, its parts come to {total:g}"
@@ -481,7 +485,8 @@ def _seconds(record: Record) -> Iterator[str]:
     if passed is not None and not after <= passed + CLOCKS:
         yield f"it predicted for {after:.0f} seconds, {passed:.0f} passed between its start and its end"
     cores = record.provenance.get("cores") or MOST_PROCESSES
-    processors = record.workers * (record.provenance.get("gpus", 1) if record.provenance.get("gpu") else cores)
+    devices = record.provenance.get("gpus", 1) if record.provenance.get("gpu") else cores
+    processors = record.workers * (1 if record.clock == "processor" else devices)
     flops = spent.get("flops", 0)
     if not flops <= MOST_FLOPS["gpu" in record.provenance] * processors * (spent["device_seconds"] + CLOCKS):
         yield f"it took {spent['device_seconds']:g} seconds for {flops:g} operations, which no processor can"
@@ -493,6 +498,14 @@ def _seconds(record: Record) -> Iterator[str]:
     stages = sum(seconds.values()) - after
     if max(0.0, fit - wait) - stages > SHARE * max(0.0, fit - wait) + FEW_SECONDS:
         yield f"it fitted for {fit:.1f} seconds, its stages took {stages:.1f}"
+    if record.clock == "processor":
+        computed = sum(own for stage, own in spent.get("stage_cpu_seconds", {}).items() if stage not in AFTER_FIT)
+        if not computed <= cores * (stages + CLOCKS):
+            have = f"{cores} cores have {cores * stages:g} in that time"
+            yield f"its stages took {computed:g} seconds of processors, {have}"
+        own = spent.get("fit_cpu_seconds", 0.0) - computed
+        if not record.teacher and own > SHARE * spent.get("fit_cpu_seconds", 0.0) + FEW_SECONDS:
+            yield f"it fitted for {spent['fit_cpu_seconds']:.1f} seconds of processors, its stages took {computed:.1f}"
     for name, most in {"fit_cpu_seconds": fit, "predict_cpu_seconds": predicted}.items():
         if not spent.get(name, 0.0) <= cores * (most + CLOCKS):
             yield f"its {name} are {spent[name]:g}, {cores} cores have {cores * most:g} in that time"

@@ -69,12 +69,14 @@ class OutsideMethod(Method):
         budget = run.budget.limits()
         self._write_task(folder, stage="fit", seed=run.seed, budget=budget, num_train=len(train.texts))
         seconds = run.budget.device_seconds
+        most = None if seconds is None else GRACE * seconds - run.ledger.device_seconds
+        limit = "max_cpu_seconds" if run.ledger.clock == "processor" else "max_seconds"
         with run.ledger.stage("train"):
             usage = programs.run_program(
                 [*self.command(), "fit", folder],
                 Path.cwd(),
                 ENVIRONMENT,
-                max_seconds=seconds and GRACE * seconds - run.ledger.device_seconds,
+                **{limit: most},
                 max_bytes=run.budget.peak_bytes,
                 poll=_Reader(folder / "progress.jsonl", run.report).poll,
             )

@@ -68,7 +68,7 @@ def on_paper(method: EmbeddingMethod, data: TrainingData, root: Path, budget: di
     work, encoder = workload(method, data, root / "cache")
     probe = observe(method, work, encoder.dimension)
     run = make_run(root, budget)
-    ledger = Ledger(_clock=lambda: ledger.flops / 1e12)
+    ledger = Ledger(clock="wall", _clock=lambda: ledger.flops / 1e12)
     charging = Charging(ledger, encoder.flops, budget=run.budget)
     return DryRun(method, work, probe, charging, run.budget, run.seed).spend().ledger
 

@@ -72,7 +72,7 @@ def test_seconds_of_a_pass_are_predicted_from_the_steps(small_encoder: str, data
     run = make_run(tmp_path, {"device_seconds": 1e6, "epochs": 1})
     method.fit(data, run)
     ledger, charging = run.ledger, method.charging
-    ledger.stage_seconds = {"train": 3.0}
+    ledger.clock, ledger.stage_seconds = "wall", {"train": 3.0}
     everything = (method.queries.lengths, method.labels.lengths)
     share = sum(method.encoder.flops(each) for each in everything) / ledger.encoder_flops
     charging.budget = run.budget.model_copy(update={"device_seconds": 3.0 + 3.0 * share + 1e-6})

@@ -34,7 +34,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-MACHINES_OWN = ("stage_seconds", "peak_bytes", "worker_bytes")  # what differs between two runs of the same
+# What differs between two runs of the same.
+MACHINES_OWN = ("stage_seconds", "stage_cpu_seconds", "peak_bytes", "worker_bytes")
 
 
 @pytest.fixture(autouse=True)

@@ -174,7 +174,7 @@ def test_operations_are_counted(small_encoder: str, data: TrainingData, tmp_path
 
 def test_seconds(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     ticks = itertools.count(0.0, 0.1)  # each look at the clock takes a tenth of a second
-    log = TrainingLog(Ledger(_clock=lambda: next(ticks)))
+    log = TrainingLog(Ledger(clock="wall", _clock=lambda: next(ticks)))
     run = fit(watched(small_encoder), data, tmp_path, {"device_seconds": 3}, log=log)
     ledger = run.ledger
     assert ledger.steps > 1
@@ -203,7 +203,7 @@ def test_selection_is_not_charged_and_its_best_weights_stay(
 
     held_out = HeldOut(data.texts[:8], select, evaluations=3)
     method, plain = watched(small_encoder), watched(small_encoder)
-    log = TrainingLog(Ledger(_clock=lambda: clock))
+    log = TrainingLog(Ledger(clock="wall", _clock=lambda: clock))
     run = fit(method, data, tmp_path / "a", {"steps": 6}, held_out=held_out, log=log)
     without = fit(plain, data, tmp_path / "b", {"steps": 6})
     assert run.ledger.encoder_tokens == without.ledger.encoder_tokens

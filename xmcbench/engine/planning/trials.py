@@ -57,6 +57,10 @@ class Machine:
         peak = self.float32 if precision == "float32" else self.bf16
         return flops / ((peak or measured_peak(precision, self.kind)) * self.utilisation * workers)
 
+    def device_seconds(self, flops: float, precision: Precision, workers: int) -> float:
+        """The same in device seconds of a worker, which on a CPU are those of all its threads."""
+        return self.seconds(flops, precision, workers) * (torch.get_num_threads() if self.kind == "cpu" else 1)
+
 
 # From the manufacturers' data sheets. The bf16 peaks are of dense matrix products that accumulate in float32; V100 and
 # T4 have no bf16, their peaks are of float16. The float32 peaks are without TF32.
@@ -166,7 +170,7 @@ class Planner:
             raise XMCBenchError(method.not_planned)
         machine, settings = self.machine, method.config
         # The clock of a dry run follows from the operations counted so far.
-        ledger = Ledger(_clock=lambda: machine.seconds(ledger.flops, settings.precision, workers))
+        ledger = Ledger(clock="wall", _clock=lambda: machine.device_seconds(ledger.flops, settings.precision, workers))
         try:
             work, encoder, notes, probe = self._look(trial, method)
             charging = Charging(ledger, encoder.flops, budget=budget)
