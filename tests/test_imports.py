@@ -52,6 +52,8 @@ def test_the_light_modules_import_nothing_heavy() -> None:
 
 def test_help_imports_no_numpy_either() -> None:
     assert not imported_by("import xmcbench.cli") & (HEAVY | {"numpy", "scipy", "pydantic", "rich"})
+    added = "from xmcbench.cli import add_commands_of_plugins; add_commands_of_plugins()"
+    assert not imported_by(added) & (HEAVY | {"numpy", "scipy", "pydantic", "rich"})
 
 
 LISTINGS = {

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from xmcbench import hookimpl, teachers
-from xmcbench_plugins.teachers.annotated import Annotated
-from xmcbench_plugins.teachers.causal_model import CausalModel
-from xmcbench_plugins.teachers.endpoint import Endpoint
+from xmcbench import hookimpl
 
 
 @hookimpl
-def register_teachers(register: Callable[[type[teachers.Teacher]], None]) -> None:
+def register_teachers(register: Callable[[type[Any]], None]) -> None:
     """Register a server that is asked over HTTP, a local model, and the simulated teacher."""
+    from xmcbench_plugins.teachers.annotated import Annotated  # `--help` imports this package, and needs no numpy
+    from xmcbench_plugins.teachers.causal_model import CausalModel
+    from xmcbench_plugins.teachers.endpoint import Endpoint
+
     for teacher in (Endpoint, CausalModel, Annotated):
         register(teacher)
