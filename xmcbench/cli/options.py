@@ -107,6 +107,10 @@ DatasetNames = Annotated[
     Option("--dataset", metavar="NAME", help="Use this dataset instead of the suite's.", autocompletion=dataset_names),
 ]
 DatasetName = Annotated[str, Argument(help="Name of a dataset.", autocompletion=dataset_names)]
+AllowIncomplete = Annotated[
+    bool,
+    Option("--allow", help="Train encoders whose folder lacks weights, has too many or other shapes; it is meant."),
+]
 EncoderName = Annotated[str | None, Option(metavar="NAME", help="Use this encoder instead of the suite's.")]
 TableFormat = Annotated[Literal["table", "markdown", "latex", "csv"], Option(help="Output format.")]
 DataDir = Annotated[Path, Option(envvar="XMCBENCH_DATA", help="Folder of datasets.")]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Exit, Option
 
-from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, SuitePath, TableFormat
+from xmcbench.cli.options import AllowIncomplete, DataDir, DatasetNames, EncoderName, Only, Sets, SuitePath, TableFormat
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo
 
@@ -40,6 +40,7 @@ def plan(
     sets: Sets = None,
     datasets: DatasetNames = None,
     encoder: EncoderName = None,
+    allow: AllowIncomplete = False,
     format: TableFormat = "table",
     data: DataDir = Path("data"),
 ) -> None:
@@ -57,7 +58,7 @@ def plan(
     from xmcbench.trial.budget import PassTooLargeError
 
     machine = replace(machine_called(accelerator), utilisation=utilisation)
-    asked = load_suite(suite, data, sets or (), datasets or (), encoder, on_disk=False)
+    asked = load_suite(suite, data, sets or (), datasets or (), encoder, on_disk=False, allow=allow)
     planner = Planner(data, default_cache_dir(), machine, query_tokens, label_tokens)
     share = Share(workers=workers)
     extents = {name: extent(name, data, default_cache_dir()) for name in asked.datasets}

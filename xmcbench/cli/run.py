@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Exit, Option
 
 from xmcbench.cli.options import (
+    AllowIncomplete,
     DataDir,
     DatasetNames,
     EncoderName,
@@ -45,6 +46,7 @@ def run(
     sets: Sets = None,
     datasets: DatasetNames = None,
     encoder: EncoderName = None,
+    allow: AllowIncomplete = False,
     data: DataDir = Path("data"),
     store: StoreDir = Path("results"),
     retry: Annotated[bool, Option("--retry", help="Run trials that failed before again.")] = False,
@@ -120,6 +122,7 @@ def run(
         sets=sets or (),
         datasets=datasets or (),
         encoder=encoder,
+        allow=allow,
         only=only or (),
         retry=retry,
         changed=changed,
@@ -211,6 +214,7 @@ def print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
     from xmcbench.runs.plan import remarks
 
     trials, suite = [planned.trial for planned in plan], runner.suite
+    notes = [*remarks(trials, runner.extents), *runner.predicted_failures(plan)]  # raises before anything is shown
     if suite.tune:
         echo(_tuning(suite.tune, trials, {variant.label: variant.entry for variant in suite.variants}))
     rows = [
@@ -221,7 +225,7 @@ def print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
     echo(listing(rows, headers, colalign=("left",) * 6) + "\n")
     if followed := suite.followed(trials):
         echo("\n".join(["follows from data and budget, as the suite does not say it:", *followed, ""]))
-    for note in (*remarks(trials, runner.extents), *runner.predicted_failures(plan)):
+    for note in notes:
         echo(f"note: {note}", err=True)
 
 

@@ -23,7 +23,7 @@ from xmcbench.data.dataset import Texts, TrainingData
 from xmcbench.data.extent import NAME_TOKENS, Extent
 from xmcbench.data.texts import TextSubset
 from xmcbench.engine.device import default_device
-from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
+from xmcbench.engine.encoders.settings import OWN, STATIC, EncoderConfig, Precision
 from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index, search_flops
 from xmcbench.errors import XMCBenchError, check_extra
 from xmcbench.files.arrays import sort_header
@@ -158,7 +158,12 @@ class DualEncoder(Method):
         """Raises XMCBenchError if the encoder's package or folder is missing, its folder is plainly no encoder, or the
         library of the search is missing.
         """
-        self.config.encoder.check_files()
+        encoder = self.config.encoder
+        encoder.check_files()
+        if encoder.name not in OWN:
+            from xmcbench.engine.encoders.transformer import TransformerEncoder  # imports torch
+
+            TransformerEncoder.check(encoder)
         if self.config.search in APPROXIMATE:
             check_extra("faiss", "cpu", f"search: {self.config.search}")
 

@@ -14,6 +14,7 @@ from xmcbench.data.dataset import DatasetCard
 from xmcbench.data.extent import Extent, extent
 from xmcbench.data.prepared import default_cache_dir, load_card
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.pretrained import UnfitModelError
 from xmcbench.files.secrets import redacted
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.executor import Executor, InProcess, Task, ThisProcess
@@ -56,6 +57,7 @@ class Settings:
     changed: bool = False  # train again where the plugin's code changed and its version did not
     debug: bool = False
     encoder: str | None = None  # in place of the suite's
+    allow: bool = False  # encoders whose weights are missing or do not fit
     executor: Executor | None = None  # None: subprocesses of this machine
     parallel: int | None = None  # trials at once in subprocesses of this machine; None: one, or one for each GPU
     share: Share = field(default_factory=Share)  # resources of each trial; overrides the suite's
@@ -74,6 +76,7 @@ class Runner:
             sets=settings.sets,
             datasets=settings.datasets,
             encoder=settings.encoder,
+            allow=settings.allow,
         )
         self.chosen: dict[str, dict[str, Any]] = {}  # how tuning chose the configurations of trials, by key
 
@@ -174,6 +177,8 @@ class Runner:
     def predicted_failures(self, plan: Sequence[PlannedTrial]) -> list[str]:
         """A line for each trial to run that is predicted to fail on this machine.
 
+        Raises UnfitModelError where the folder of an encoder or a teacher does not hold what its settings describe.
+
         It holds out all training queries, its encoder is missing, it will not end within the suite's time limit, or its
         budget of operations is spent before the first step. The last two are predicted for trials of large datasets,
         those whose memory is limited, and those whose operations are limited and begin with a pass over the data:
@@ -195,6 +200,8 @@ class Runner:
             return None
         try:
             build_method(trial).check_machine()
+        except UnfitModelError:
+            raise  # the user's files are not what the suite says: nothing is planned around that
         except XMCBenchError as problem:
             return f"{where}: fails: {problem}"
         if not self._worth_planning(trial):

@@ -25,12 +25,32 @@ def put_encoder(document: YamlDocument, name: str) -> None:
     where, data = f"--encoder {name}", document.data
     if "encoder" in _entries(data, "sweep"):
         raise XMCBenchError(f"{where}: the suite sweeps over encoders; --set sweep.encoder=[...] replaces them")
-    holders: dict[KeyPath, Any] = {(): data, ("settings",): data.get("settings")}
-    holders |= {("methods", label): entry for label, entry in _entries(data, "methods").items()}
-    encoders = {path: own["encoder"] for path, own in holders.items() if isinstance(own, dict) and "encoder" in own}
-    for key_path, encoder in (encoders or {(): None}).items():
+    for key_path, encoder in (_encoders(data) or {(): None}).items():
         value = {**encoder, "name": name} if isinstance(encoder, dict) else name
         put(document, (*key_path, "encoder"), value, where)
+
+
+def allow_incomplete(document: YamlDocument) -> None:
+    """Let every encoder in the file train where its weights are missing or do not fit: `--allow`."""
+    for key_path, encoder in _encoders(document.data).items():
+        own = encoder if isinstance(encoder, dict) else {"name": encoder}
+        put(document, (*key_path, "encoder"), {**own, "incomplete": True}, "--allow")
+
+
+def _encoders(data: dict[str, Any]) -> dict[KeyPath, Any]:
+    """The encoders in a file by the place of what holds them: the file, its settings, its methods and their parts."""
+    found: dict[KeyPath, Any] = {}
+
+    def visit(key_path: KeyPath, own: Any) -> None:
+        if isinstance(own, dict):
+            if "encoder" in own:
+                found[key_path] = own["encoder"]
+            for name, inner in own.items():
+                if isinstance(inner, dict) and name != "encoder":
+                    visit((*key_path, name), inner)
+
+    visit((), {name: own for name, own in data.items() if name in ("encoder", "settings", "methods")})
+    return found
 
 
 def override(document: YamlDocument, setting: str, keys: Iterable[str]) -> None:

@@ -85,6 +85,7 @@ def load_suite(
     datasets: Sequence[str] = (),
     encoder: str | None = None,
     on_disk: bool = True,
+    allow: bool = False,
 ) -> Suite:
     """Read a suite file and apply the command line's overrides. One error lists every problem, a line each.
 
@@ -100,6 +101,8 @@ def load_suite(
         overrides.put(document, ("datasets",), list(datasets), "--dataset")
     if encoder is not None:
         overrides.put_encoder(document, encoder)
+    if allow:
+        overrides.allow_incomplete(document)
     problems = Problems(document)
     _name_datasets(document, problems)
     file = validate(SuiteFile, document.data, (), {}, problems)

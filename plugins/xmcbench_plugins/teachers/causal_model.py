@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from xmcbench.files.hub import local_files_only
+from xmcbench.files.pretrained import UnfitModelError, loading, place_of, pretrained
 from xmcbench.teachers.prompts import OneLabelPrompt, template
 from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
 
@@ -39,7 +39,7 @@ class CausalModel(Teacher):
     class Config(Teacher.Config):
         not_in_identity: ClassVar[frozenset[str]] = Teacher.Config.not_in_identity | {"model", "device", "batch_tokens"}
 
-        model: str = Field(min_length=1, description="Hugging Face id, or a folder")
+        model: str = Field(min_length=1, description="a folder, or hub:ORGANISATION/NAME for the Hugging Face hub")
         revision: str = Field("main", description="branch, tag or commit of a Hugging Face id")
         prompt: OneLabelPrompt = Field("eurlex-4k", description="name of a prompt, or a template")
         document_tokens: int = Field(430, gt=0, description="tokens to which a document is truncated")
@@ -184,14 +184,16 @@ class CausalModel(Teacher):
         return self._loaded(AutoModelForCausalLM, dtype=self.config.dtype).to(device).eval()
 
     def _loaded(self, kind: Any, **settings: Any) -> Any:
-        place = self.config.model
+        name, what = self.config.model, f"teacher {self.title}"
         try:
-            return kind.from_pretrained(
-                place, revision=self.config.revision, local_files_only=local_files_only(place), **settings
-            )
-        except (OSError, ValueError) as problem:
-            reason = str(problem).strip().splitlines()[0]
-            raise TeacherError(f"teacher {self.title}: {place!r} cannot be loaded: {reason}") from problem
+            with loading(f"{what}: {name!r}", name) as offline:
+                options = {"revision": self.config.revision, "local_files_only": offline, **settings}
+                if not settings:
+                    return kind.from_pretrained(place_of(name, f"{what}: {name!r}"), **options)
+                remedy = "expected a causal language model with its head, which answers by the probabilities of words"
+                return pretrained(kind, name, f"{what}: {name!r}", remedy=remedy, **options)
+        except UnfitModelError as problem:
+            raise TeacherError(str(problem)) from problem
 
 
 def _content(folder: Path) -> str:

@@ -158,8 +158,8 @@ def test_an_unknown_encoder_is_one_line_without_retries(
 ) -> None:
     """As without a network: retries would take half a minute and print ten lines."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(XMCBenchError, match="encoder 'no-such/encoder' cannot be loaded") as caught:
-        TransformerEncoder.build(EncoderConfig(name="no-such/encoder"), [], 0, Path())
+    with pytest.raises(XMCBenchError, match="encoder 'hub:no-such/encoder' cannot be loaded") as caught:
+        TransformerEncoder.build(EncoderConfig(name="hub:no-such/encoder"), [], 0, Path())
     assert "\n" not in str(caught.value)
     assert "Retry" not in "".join(capfd.readouterr())
 

@@ -112,8 +112,15 @@ def test_the_same_model_elsewhere_is_the_same_teacher_and_another_is_not(
 
 
 def test_a_model_that_is_not_there_is_told_in_a_line(tmp_path: Path) -> None:
-    with pytest.raises(TeacherError, match=r"^teacher transformers no/model: 'no/model' cannot be loaded: [^\n]*$"):
+    with pytest.raises(TeacherError, match=r"^teacher transformers no/model: 'no/model': no such folder; [^\n]*$"):
         Desk(tmp_path).judge(causal_model(Path("no/model")))(np.array([0]), np.array([0]))
+
+
+def test_a_model_without_a_head_for_words_judges_nothing(tmp_path: Path, small_encoder: str) -> None:
+    """An encoder would get a random head, whose answers would rank on the zero-shot track."""
+    told = r"of its weights are not in its files, first 'cls.predictions[^\n]*: expected a causal language model"
+    with pytest.raises(TeacherError, match=told):
+        Desk(tmp_path).judge(causal_model(Path(small_encoder)))(np.array([0]), np.array([0]))
 
 
 def test_the_papers_prompts_are_whole(chat_model: Path) -> None:

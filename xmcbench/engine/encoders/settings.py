@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from xmcbench.errors import XMCBenchError, check_extra, suggest
+from xmcbench.files.pretrained import HUB, place_of
 from xmcbench.trial.record_fields import Frozen
 
 Precision = Literal["float32", "bf16"]
@@ -59,7 +60,9 @@ class LoRAConfig(Frozen):
 class EncoderConfig(Frozen):
     """Which encoder, and how its token vectors become one embedding. A bare name stands for `{name: ...}`."""
 
-    name: str = Field(STATIC, description="tiny, nano, minilm, static, or a Hugging Face id or path")
+    name: str = Field(
+        STATIC, description="tiny, nano, minilm, static, a folder, or hub:ORGANISATION/NAME for the Hugging Face hub"
+    )
     pooling: Literal["mean", "weightedmean", "lasttoken", "cls", "own"] = Field(
         "mean",
         description="of the token vectors: the mean, the mean with weights 1, 2, ..., the last (lasttoken), the first "
@@ -85,6 +88,11 @@ class EncoderConfig(Frozen):
     checkpointing: bool = _later(
         False,
         description="keep only what enters each layer of a transformer for the backward pass; compute the rest again",
+    )
+    incomplete: bool = _later(
+        False,
+        description="train also where weights are missing from the folder, in excess or of other shapes, as --allow "
+        "says; those that are missing begin at random",
     )
     words: str | None = _later(
         None,
@@ -133,8 +141,13 @@ class EncoderConfig(Frozen):
 
     @property
     def place(self) -> str:
-        """Where transformers finds it: the folder of `minilm`, else its name. Raises XMCBenchError if there is none."""
+        """Its folder, or `hub:` and an id: the folder of `minilm`, else its name. Raises XMCBenchError without one."""
         return minilm_path() if self.name == MINILM else self.name
+
+    @property
+    def on_hub(self) -> bool:
+        """Whether it is a model of the Hugging Face hub."""
+        return self.name.startswith(HUB)
 
     def check_layers(self, found: Any) -> None:
         """Raises XMCBenchError if more layers are to be kept than the `found` ones of the transformer."""
@@ -155,8 +168,8 @@ class EncoderConfig(Frozen):
             if self.words != WORDLLAMA and not (folder / MODULES).exists():
                 for file in (TOKENIZER, WEIGHTS):
                     check_word_file(folder / file)
-        elif self.name not in RANDOM_ENCODERS and Path(self.place).is_dir():
-            self._check_folder(Path(self.place))
+        elif self.name not in RANDOM_ENCODERS and not self.on_hub:
+            self._check_folder(Path(place_of(self.place, f"encoder {self.name!r}")))
 
     def _check_folder(self, folder: Path) -> None:
         settings = folder / SETTINGS

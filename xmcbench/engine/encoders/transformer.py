@@ -5,8 +5,7 @@ Legend: N texts, M texts of a micro-batch, W tokens of the longest text, H hidde
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ from xmcbench.engine.encoders.static import WordTable
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.engine.flops import by_formula
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.hub import local_files_only
-from xmcbench.files.network import allow_network
+from xmcbench.files.pretrained import UnfitModelError, check_finite, loading, place_of, pretrained, quiet
 from xmcbench.trial.meter import count_compilers, encoded, uncounted
 
 # Transformers in which every token attends to every other one, through `scaled_dot_product_attention` on a GPU.
@@ -73,7 +71,9 @@ class TransformerEncoder(Encoder):
                 torch.manual_seed(seed)
                 transformer = cls.transformer_of(cls.architecture(config, len(tokenizer.tokenizer)))
             return cls(config, transformer, tokenizer)
-        encoder = cls._pretrained(config, config.place, cls.own_modules(config))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # of weights that are allowed to be missing
+            encoder = cls._pretrained(config, config.place, cls.own_modules(config))
         if config.lora is not None:
             add_adapters(encoder.transformer, config.lora, config.name, seed)
         return encoder
@@ -81,12 +81,14 @@ class TransformerEncoder(Encoder):
     @staticmethod
     def own_modules(config: EncoderConfig) -> OwnModules | None:
         """What the pretrained model has of its own, if the settings want that. Raises XMCBenchError."""
-        return OwnModules.of(Path(config.place)) if config.pooling == "own" else None
+        return OwnModules.of(Path(place_of(config.place, _named(config)))) if config.pooling == "own" else None
 
     @staticmethod
     def prompts_of(config: EncoderConfig) -> dict[str, str]:
         """What is put before queries and before labels: the settings' prefixes, else the pretrained model's own."""
-        return _prompts(config, saved_prompts(Path(config.place)) if config.pooling == "own" else {})
+        return _prompts(
+            config, saved_prompts(Path(place_of(config.place, _named(config)))) if config.pooling == "own" else {}
+        )
 
     @classmethod
     def load(cls, config: EncoderConfig, directory: Path) -> TransformerEncoder:
@@ -101,26 +103,24 @@ class TransformerEncoder(Encoder):
 
     @classmethod
     def _pretrained(cls, config: EncoderConfig, place: str, own: OwnModules | None) -> TransformerEncoder:
-        from transformers import AutoModel
-
-        with _loading(config, place) as offline:
-            settings = _settings(config, place, offline)
-            transformer = AutoModel.from_pretrained(
-                place,
-                config=settings,
-                dtype=torch.float32,
-                attn_implementation=attention(),
-                local_files_only=offline,
-                **_no_pooler(settings),
-            )
-            tokenizer = _tokenizer(config, place, offline)
-        rows = transformer.get_input_embeddings().num_embeddings
-        if config.ending and (number := tokenizer.tokenizer.convert_tokens_to_ids(config.ending)) >= rows:
-            raise XMCBenchError(
-                f"encoder {config.name!r}: ending: {config.ending!r} has number {number} in its tokenizer, expected a "
-                f"number below {rows}, the rows of the model's table of words"
-            )
+        transformer, tokenizer = _loaded(config, place)
+        for key, weight in transformer.named_parameters():
+            if not bool(weight.isfinite().all()):
+                raise UnfitModelError(f"{_named(config)}: {key!r} has a number that is not finite: save it again")
         return cls(config, transformer, tokenizer, own)
+
+    @classmethod
+    def check(cls, config: EncoderConfig) -> None:
+        """Raises UnfitModelError unless the folder of the encoder can be loaded whole. It keeps no weight in memory.
+
+        A model of the hub is checked when a trial loads it.
+        """
+        place = config.place
+        if not Path(place).is_dir():
+            place_of(place, _named(config)) if not config.on_hub else None
+            return
+        _loaded(config, place, device_map={"": "meta"})
+        check_finite(Path(place), _named(config))
 
     @staticmethod
     def architecture(config: EncoderConfig, vocabulary: int) -> Any:
@@ -129,8 +129,8 @@ class TransformerEncoder(Encoder):
         Raises XMCBenchError if they cannot be loaded.
         """
         if config.name not in RANDOM_ENCODERS:
-            with _loading(config, config.place) as offline:
-                return _settings(config, config.place, offline)
+            with loading(_named(config), config.place) as offline:
+                return _settings(config, place_of(config.place, _named(config)), offline)
         from transformers import BertConfig
 
         width, layers, heads = RANDOM_ENCODERS[config.name]
@@ -159,8 +159,8 @@ class TransformerEncoder(Encoder):
         """The tokenizer; `texts` train that of `tiny` and `nano`. Raises XMCBenchError if it cannot be loaded."""
         if config.name in RANDOM_ENCODERS:
             return TextTokenizer(trained_tokenizer(texts, cache))
-        with _loading(config, config.place) as offline:
-            return _tokenizer(config, config.place, offline)
+        with loading(_named(config), config.place) as offline:
+            return _tokenizer(config, place_of(config.place, _named(config)), offline)
 
     def micro_batches(self, lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
         """Groups of similar length, of at most so many tokens with padding."""
@@ -255,15 +255,63 @@ def attention() -> str | None:
     return "eager" if default_device().type == "cpu" else None
 
 
-@contextmanager
-def _loading(config: EncoderConfig, place: str) -> Iterator[bool]:
-    """Yields whether only files of this machine are read. Raises XMCBenchError where the encoder cannot be loaded."""
-    try:
-        with allow_network():  # the first use of an encoder downloads it
-            yield local_files_only(place)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise XMCBenchError(f"encoder {config.name!r} cannot be loaded: {reason}") from error
+def _named(config: EncoderConfig) -> str:
+    """The encoder in messages."""
+    return f"encoder {config.name!r}"
+
+
+def _loaded(config: EncoderConfig, place: str, **options: Any) -> tuple[Any, TextTokenizer]:
+    """The transformer and the tokenizer of a folder or the hub, which fit each other. Raises UnfitModelError."""
+    from transformers import AutoModel
+
+    what = _named(config)
+    with loading(what, place) as offline:
+        settings = _settings(config, place_of(place, what), offline)
+        transformer = pretrained(
+            AutoModel,
+            place,
+            what,
+            remedy="expected a folder whose weights and config.json are of one model; --allow trains it nevertheless, "
+            "missing weights from random values",
+            allowed=config.incomplete,
+            kept_layers=config.layers,
+            config=settings,
+            dtype=torch.float32,
+            attn_implementation=attention(),
+            local_files_only=offline,
+            **_no_pooler(settings),
+            **options,
+        )
+        tokenizer = _tokenizer(config, place_of(place, what), offline)
+    rows = transformer.get_input_embeddings().num_embeddings
+    if config.ending and (number := tokenizer.tokenizer.convert_tokens_to_ids(config.ending)) >= rows:
+        raise UnfitModelError(
+            f"{what}: ending: {config.ending!r} has number {number} in its tokenizer, expected a number below {rows}, "
+            "the rows of the model's table of words"
+        )
+    _check_vocabulary(tokenizer.tokenizer, rows, what)
+    return transformer, tokenizer
+
+
+def _check_vocabulary(tokenizer: Any, rows: int, what: str) -> None:
+    """Raises UnfitModelError unless the tokenizer knows words, and none that the table of `rows` words lacks.
+
+    Tokens that were added to a vocabulary, as for images, may lie beyond the table: no text has them by chance.
+    """
+    copy = "copy the tokenizer's files into the folder of the weights that were trained with it"
+    vocabulary = tokenizer.get_vocab()
+    words = {token: number for token, number in vocabulary.items() if token not in tokenizer.get_added_vocab()}
+    used = {token: vocabulary[token] for token in tokenizer.all_special_tokens if token in vocabulary}
+    if not words.keys() - used.keys():
+        raise UnfitModelError(f"{what}: its tokenizer knows special tokens alone, so that all texts are alike: {copy}")
+    pad = {str(tokenizer.pad_token): int(tokenizer.pad_token_id)}
+    beyond = {token: number for token, number in {**words, **pad}.items() if number >= rows}
+    if beyond:
+        first = min(beyond, key=lambda token: beyond[token])
+        raise UnfitModelError(
+            f"{what}: its tokenizer has {len(vocabulary):,} tokens, its model a table of {rows:,} words: {first!r} has "
+            f"number {beyond[first]}: {copy}"
+        )
 
 
 def _prompts(config: EncoderConfig, own: dict[str, str]) -> dict[str, str]:
@@ -274,7 +322,8 @@ def _prompts(config: EncoderConfig, own: dict[str, str]) -> dict[str, str]:
 def _tokenizer(config: EncoderConfig, place: str, offline: bool) -> TextTokenizer:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline)
+    with quiet():
+        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline)
     if tokenizer.pad_token_id is None:
         raise XMCBenchError(
             f"encoder {config.name!r}: its tokenizer has no padding token, expected pad_token in tokenizer_config.json"
@@ -306,9 +355,9 @@ def _settings(config: EncoderConfig, place: str, offline: bool) -> Any:
 
     settings = AutoConfig.from_pretrained(place, local_files_only=offline)
     if getattr(settings, "is_encoder_decoder", False):
-        raise XMCBenchError(
+        raise UnfitModelError(
             f"encoder {config.name!r} is an encoder with a decoder ({settings.model_type}), whose states are not those "
-            "of the text's tokens: expected an encoder or a decoder alone"
+            "of the text's tokens: expected the folder of an encoder or a decoder alone, as BERT's or Qwen's"
         )
     if config.hidden_dropout is not None:
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):

@@ -42,6 +42,7 @@ from xmcbench.engine.tables.touched_rows import TouchedRows
 from xmcbench.engine.training.gradient_cache import SavedBytes
 from xmcbench.engine.training.steps import kept_bytes
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.pretrained import HUB
 
 # Encoders whose architecture is the default of their family in transformers: used where the hub cannot be reached.
 KNOWN = {
@@ -126,11 +127,12 @@ def _transformer(config: EncoderConfig, vocabulary: int) -> torch.nn.Module:
     try:
         settings = TransformerEncoder.architecture(config, vocabulary)
     except XMCBenchError:
-        if config.name not in KNOWN:
+        known = config.name.removeprefix(HUB)
+        if known not in KNOWN:
             raise
         from transformers import AutoConfig
 
-        settings = AutoConfig.for_model(KNOWN[config.name])
+        settings = AutoConfig.for_model(KNOWN[known])
     with torch.random.fork_rng(devices=[]):
         return TransformerEncoder.transformer_of(settings)
 

@@ -1,0 +1,191 @@
+"""Pretrained models from folders and from the Hugging Face hub: loaded whole, or refused in a line.
+
+A name is that of a folder, or `hub:ORGANISATION/NAME`. Nothing else is looked up at the hub.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xmcbench.errors import XMCBenchError, suggest
+from xmcbench.files.hub import local_files_only
+from xmcbench.files.network import allow_network, forbid_network
+
+HUB = "hub:"  # before the id of a model of the Hugging Face hub
+POOLER = "pooler."  # weights that no pooling here reads
+ADAPTER_SETTINGS = "adapter_config.json"  # of peft
+_log = logging.getLogger(__name__)
+
+
+class UnfitModelError(XMCBenchError):
+    """The files of a pretrained model are broken, or do not hold what its settings describe."""
+
+
+def place_of(name: str, what: str = "") -> str:
+    """Where transformers finds the model of this name, `what` in messages: a folder, or an id of the hub.
+
+    Raises UnfitModelError where there is no such folder.
+    """
+    what = what or repr(name)
+    if name.startswith(HUB):
+        return name.removeprefix(HUB)
+    folder = Path(name)
+    if not folder.is_dir():
+        beside = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
+        near = suggest(folder.name, beside)
+        hub = f"; a model of the Hugging Face hub is written {HUB}{name}" if name.count("/") == 1 and not near else ""
+        raise UnfitModelError(f"{what}: no such folder{near}{hub}")
+    if (folder / ADAPTER_SETTINGS).is_file() and not (folder / "config.json").is_file():
+        raise UnfitModelError(
+            f"{what} holds adapters alone: expected the folder of their model, with lora: {{adapters: {name}}}"
+        )
+    return name
+
+
+@contextmanager
+def loading(what: str, name: str) -> Iterator[bool]:
+    """Yields whether only files of this machine are read.
+
+    `what` names the model in messages. Raises UnfitModelError for whatever keeps it from being loaded.
+    """
+    on_hub = name.startswith(HUB)
+    try:
+        with allow_network() if on_hub else forbid_network():
+            yield local_files_only(name.removeprefix(HUB)) if on_hub else True
+    except XMCBenchError:
+        raise
+    except Exception as problem:  # of transformers, tokenizers, safetensors, huggingface_hub or torch
+        raise UnfitModelError(f"{what} cannot be loaded: {_reason(problem, name)}") from problem
+
+
+def _reason(problem: Exception, name: str) -> str:
+    """Why files could not be loaded, and what would mend it, in a line."""
+    lines = [line for line in str(problem).strip().splitlines() if line.strip()]
+    said = " ".join((lines or [type(problem).__name__])[0].split())
+    if type(problem).__name__ == "SafetensorError" or "safetensors" in said.lower() or "deserializing" in said.lower():
+        broken = next((path.name for path in sorted(Path(name).glob("*.safetensors"))), "model.safetensors")
+        return f"{broken} is truncated or no safetensors file ({said}): copy or save the weights again"
+    if isinstance(problem, UnicodeDecodeError | json.JSONDecodeError):
+        return f"a settings file is not JSON ({said}): copy the folder again"
+    return said
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """Which weights of a model its files lacked or held in excess, sorted; those of a pooler are left out."""
+
+    missing: tuple[str, ...]
+    misshapen: tuple[str, ...]
+    unexpected: tuple[str, ...]  # within the model
+    of_heads: tuple[str, ...]  # beside the model, as a head for another task
+
+    @classmethod
+    def of(cls, model: Any, info: dict[str, Any]) -> LoadReport:
+        """The report on a model from the `info` that transformers gives beside it."""
+        prefix = f"{getattr(model, 'base_model_prefix', '')}."
+        parts = {name for name, _ in model.named_children()}
+        shapes = {str(entry[0] if isinstance(entry, tuple | list) else entry) for entry in info["mismatched_keys"]}
+        unexpected = sorted(key for key in info["unexpected_keys"] if not _of_pooler(key, prefix))
+        own = [key for key in unexpected if key.removeprefix(prefix).partition(".")[0] in parts]
+        missing = sorted(key for key in info["missing_keys"] if not _of_pooler(key, prefix) and key not in shapes)
+        misshapen = sorted(key for key in shapes if not _of_pooler(key, prefix))
+        heads = tuple(key for key in unexpected if key not in own)
+        return cls(tuple(missing), tuple(misshapen), tuple(own), heads)
+
+    @property
+    def problem(self) -> str:
+        """Why the model is not what its files describe, with the first key; empty where it is."""
+        if self.misshapen:
+            shapes = "have other shapes than config.json describes"
+            return f"{len(self.misshapen)} of its weights {shapes}, first {self.misshapen[0]!r}"
+        if self.missing:
+            beside = (*self.unexpected, *self.of_heads)
+            found = f" (found {beside[0]!r} instead)" if beside else ""
+            return f"{len(self.missing)} of its weights are not in its files, first {self.missing[0]!r}{found}"
+        if self.unexpected:
+            more = f"its files hold {len(self.unexpected)} weights more than config.json describes"
+            return f"{more}, first {self.unexpected[0]!r}"
+        return ""
+
+    def __str__(self) -> str:
+        parts = {"missing": self.missing, "misshapen": self.misshapen, "unexpected": self.unexpected}
+        parts["of a head, not used"] = self.of_heads
+        counts = {name: f"{len(keys)}, first {keys[0]}" if keys else "0" for name, keys in parts.items()}
+        return "; ".join(f"{name}: {count}" for name, count in counts.items())
+
+
+def _layer(key: str) -> int:
+    """The layer that a weight belongs to, the first number in its key; -1 for one of no layer."""
+    return next((int(part) for part in key.split(".") if part.isdigit()), -1)
+
+
+def _of_pooler(key: str, prefix: str) -> bool:
+    return key.removeprefix(prefix).startswith(POOLER)
+
+
+def pretrained(
+    kind: Any,
+    name: str,
+    what: str,
+    *,
+    remedy: str,
+    allowed: bool = False,
+    kept_layers: int | None = None,
+    **options: Any,
+) -> Any:
+    """The model of a class of transformers, loaded whole; `what` names it in messages.
+
+    Raises UnfitModelError, with a `remedy`, where weights are missing, in excess or of other shapes, unless that is
+    `allowed`: then the missing ones begin at random. Of a model's layers the first `kept_layers` may be loaded alone.
+    """
+    with quiet():
+        model, info = kind.from_pretrained(
+            place_of(name, what), output_loading_info=True, ignore_mismatched_sizes=True, **options
+        )
+    if kept_layers is not None:
+        info = {**info, "unexpected_keys": [key for key in info["unexpected_keys"] if _layer(key) < kept_layers]}
+    report = LoadReport.of(model, info)
+    if (problem := report.problem) and not allowed:
+        raise UnfitModelError(f"{what}: {problem}: {remedy}")
+    _log.info("%s: loaded; %s", what, report)
+    return model
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No report and no progress bar of transformers in the block."""
+    from transformers.utils import logging as messages
+
+    level, bar = messages.get_verbosity(), messages.is_progress_bar_enabled()
+    messages.set_verbosity_error()
+    messages.disable_progress_bar()
+    try:
+        yield
+    finally:
+        messages.set_verbosity(level)
+        if bar:
+            messages.enable_progress_bar()
+
+
+def check_finite(folder: Path, what: str) -> None:
+    """Raises UnfitModelError for a weight in a folder's safetensors files that is not finite; one tensor at a time."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt") as tensors:
+                for key in tensors.keys():  # noqa: SIM118  (no mapping)
+                    tensor = tensors.get_tensor(key)
+                    if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+                        raise UnfitModelError(
+                            f"{what}: {path.name}: {key!r} has a number that is not finite: save the weights again, "
+                            "from before the training that broke them"
+                        )
+        except SafetensorError as problem:
+            raise UnfitModelError(f"{what} cannot be loaded: {_reason(problem, str(folder))}") from problem
