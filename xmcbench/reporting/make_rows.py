@@ -106,7 +106,8 @@ def encoder_text(settings: dict[str, Any]) -> str:
     >>> encoder_text({"name": "static", "words": "wordllama"}), encoder_text({"name": "minilm", "layers": 3})
     ('static, wordllama', 'minilm, 3 layers')
     """
-    parts = [settings.get("name"), settings.get("words"), (layers := settings.get("layers")) and f"{layers} layers"]
+    name = str(settings.get("name") or "").removeprefix("hub:")  # as papers name it
+    parts = [name, settings.get("words"), (layers := settings.get("layers")) and f"{layers} layers"]
     return ", ".join(str(part) for part in parts if part)
 
 
