@@ -229,3 +229,9 @@ def test_a_dataset_with_test_texts_in_its_training_part_has_a_note() -> None:
     notes = leaderboard([record("a", 0.4, test_texts_in_train=17), record("b", 0.5)]).notes
     assert "made: 17 test texts are also in the training part, labels known." in notes
     assert not any("training part" in note for note in leaderboard([record("a", 0.4)]).notes)
+
+
+def test_labels_that_share_their_text_have_a_note() -> None:
+    notes = leaderboard([record("a", 0.4, labels_with_shared_text=32), record("b", 0.5)]).notes
+    assert any(note.startswith("made: 32 labels share their text with another one") for note in notes)
+    assert not any("share their text" in note for note in leaderboard([record("a", 0.4)]).notes)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.formats import detect
+from xmcbench.data.inspection import count_repeated
 from xmcbench.data.lengths import count_tokens, count_words, percentiles
 from xmcbench.data.source import Family, Source, folder_names, is_dataset, own_names, own_source
 from xmcbench.data.texts import PackedTexts
@@ -146,7 +147,7 @@ def source_folders(source: Source, data_dir: Path, cache_dir: Path) -> tuple[Pat
     return (*own, copy, *source_folders(source.base, data_dir, cache_dir))
 
 
-PREPARED_VERSION = 6  # of the files below; a change makes every copy a new one
+PREPARED_VERSION = 7  # of the files below; a change makes every copy a new one
 CARD = "card.json"
 STATISTICS = "statistics.json"
 TEXTS = ("train", "test", "labels")
@@ -275,6 +276,7 @@ class Statistics(BaseModel):
     test_queries_without_labels: int
     repeated_train_texts: int  # training queries whose text an earlier training query has
     test_texts_in_train: int  # test queries whose text a training query has
+    labels_with_shared_text: int  # labels whose text another label has too
     ignored_train: int
     ignored_test: int
 
@@ -310,6 +312,7 @@ def statistics(dataset: Dataset) -> Statistics:
         test_queries_without_labels=int((per_test == 0).sum()),
         repeated_train_texts=len(train_hashes) - len(different),
         test_texts_in_train=int(np.isin(test_hashes, different).sum()),
+        labels_with_shared_text=count_repeated(labels),
         ignored_train=int(dataset.ignore_train.nnz),
         ignored_test=int(dataset.ignore_test.nnz),
     )

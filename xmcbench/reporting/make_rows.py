@@ -132,6 +132,7 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     clocks = {record.clock for record in records}
     facts |= {"clock": first.clock} if len(clocks) == 1 else dict.fromkeys(("device_seconds", "training_hours"))
     facts |= {"workers": first.workers, "teacher": first.teacher or None, "trial": first.key}
+    facts["shared_label_texts"] = first.labels_with_shared_text or None
     facts |= {"shared_texts": first.test_texts_in_train or None, "simulated_teacher": first.simulated_teacher or None}
     if (side_by_side := max(record.spent.get("side_by_side", 1) for record in records)) > 1:
         facts |= dict.fromkeys(SECONDS) | {"side_by_side": side_by_side}

@@ -98,6 +98,11 @@ def _notes(groups: Sequence[Group]) -> Iterator[str]:
     for group in groups:
         if shared := max((int(row.facts.get("shared_texts", 0)) for row in group.rows), default=0):
             yield f"{group.dataset}: {shared:,} test texts are also in the training part, labels known."
+        if alike := max((int(row.facts.get("shared_label_texts", 0)) for row in group.rows), default=0):
+            yield (
+                f"{group.dataset}: {alike:,} labels share their text with another one; a method that reads label texts "
+                "cannot tell them apart."
+            )
     if left_out := sum(group.left_out for group in groups):
         yield f"{left_out} further rows are not shown (--top)."
 

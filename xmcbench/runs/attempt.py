@@ -344,7 +344,9 @@ def score(attempt: Attempt, predictions: Predictions) -> Record:
     dataset = attempt.dataset()
     check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
     outcome["truth_hash"] = truth = truth_hash(dataset)
-    outcome["test_texts_in_train"] = read_statistics(attempt.sandbox.places[1]).test_texts_in_train
+    counts = read_statistics(attempt.sandbox.places[1])
+    outcome["test_texts_in_train"] = counts.test_texts_in_train
+    outcome["labels_with_shared_text"] = counts.labels_with_shared_text
     outcome["digests"] = digests = {PREDICTIONS: store.write_predictions(key, predictions, truth)}
     scores = score_predictions(predictions, dataset, metrics, find_evaluators(metrics))
     digests[RESAMPLED] = store.write_resampled(key, scores.resampled, truth)

@@ -69,6 +69,7 @@ COLUMNS = {
         Column("side_by_side", "side by side", "number", "trials that shared the cores: no seconds are shown"),
         Column("num_seeds", "seeds", "number", "trials that the metrics are averaged over"),
         Column("shared_texts", "leaked", "number", "test texts that are also in the training part"),
+        Column("shared_label_texts", "alike", "number", "labels whose text another label has too"),
         Column("suite", "suite", "text", "the suite that ran the trial"),
         Column("selection_split", "selection", "text", "how the checkpoint was chosen"),
         Column("settings", "settings", "text", "other settings that a paper states"),

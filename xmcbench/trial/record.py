@@ -105,6 +105,7 @@ class Record(Frozen):
     simulated_teacher: bool = False  # its answers came from annotations: never ranked as zero-shot
     num_parameters: Count = 0  # trainable, of the model that predicts
     test_texts_in_train: Count = 0  # test queries whose text is also in the training part
+    labels_with_shared_text: Count = 0  # labels whose text another label has too
     failure: Failure | None = None
     digests: dict[str, str] = Field(default_factory=dict)  # SHA-256 by name, of the files that belong to this record
     truth_hash: str = ""  # SHA-256 of the test targets and ignored pairs that were scored against
