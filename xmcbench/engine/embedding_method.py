@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from xmcbench.engine.sampling.batch import Batch
     from xmcbench.engine.sampling.embeddings import Embeddings
     from xmcbench.engine.sampling.sampler import Sampler
+    from xmcbench.engine.training.steps import EmbeddedBatch
 
 COUNTED = {"epochs", "steps", "encoder_tokens"}  # limits that tell how many epochs a training has
 # Parts that begin with an epoch: the setting that says with which, and the settings that have no effect before it.
@@ -248,6 +250,7 @@ class Training:
         self.update = Update(groups, method.tables(), self.workers, method.config.clip_norm, words)
         self.checkpoints = Checkpoints(method, self.update, self.sampler)
         self.epoch = self.index = 0  # of the next batch
+        self.backward_multiplies = True  # also where the forward pass did not, until one has shown that it does not
 
     def train(self) -> None:
         """Spend the budget, or what of it the held-out queries ask for; leave the method with the chosen weights."""
@@ -315,7 +318,12 @@ class Training:
                 # Every worker draws alike: what all workers do to the queries must agree.
                 seed_random(derive_seed(run.seed, "loss", ledger.steps), embedded.queries_BD.device)
                 loss = method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share)
-                loss.backward()  # type: ignore[no-untyped-call]
+                forward = own.module_flops
+                # Kernels that multiply nothing are not worth watching.
+                with nullcontext() if forward or self.backward_multiplies else by_formula():
+                    loss.backward()  # type: ignore[no-untyped-call]
+            if self.backward_multiplies and not forward:
+                self.backward_multiplies = own.module_flops > 0
             for cached in embedded.cached:
                 cached.backward()
             lengths = method.queries.lengths, method.labels.lengths if method.encodes_labels else None
@@ -331,12 +339,21 @@ class Training:
                     hint = "lower learning_rate or raise temperature"
                     raise NonFiniteLossError(f"the {what} is {number} at {place}: {hint}")
             self.update.apply(rate, norm)
-            with torch.no_grad(), counting() as after:
-                if self.sampler.observes:
-                    self.sampler.observe(embedded.whole, *self.embedder.mining_vectors(embedded))
-                method.after_step(embedded.share, embedded.queries_BD.detach(), embedded.labels_SD.detach())
-            method.charging.counts(after)
+            self._after_step(embedded)
         return {"loss": value, "gradient": norm}
+
+    def _after_step(self, embedded: EmbeddedBatch) -> None:
+        """Show the step's vectors to a sampler that observes, and to a method that asks for them; this is charged."""
+        import torch
+
+        method, observes = self.method, self.sampler.observes
+        if not observes and type(method).after_step is EmbeddingMethod.after_step:
+            return
+        with torch.no_grad(), counting() as own:
+            if observes:
+                self.sampler.observe(embedded.whole, *self.embedder.mining_vectors(embedded))
+            method.after_step(embedded.share, embedded.queries_BD.detach(), embedded.labels_SD.detach())
+        method.charging.counts(own)
 
     def _advance(self) -> None:
         """Move on to the next batch, of the next epoch after the last one."""

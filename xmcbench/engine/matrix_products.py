@@ -30,34 +30,42 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     it, whose kernels may run in another thread.
     """
 
-    formulas: ClassVar[dict[Any, Formula | None]] = {}  # of kernels seen so far; None: nothing to count
-    composites: ClassVar[set[Any]] = set()  # kernels made of others, which arrive whole in inference mode
+    # By the identity of a kernel, which torch makes once: its formula, None without one, or that it is made of others,
+    # as kernels are that arrive whole in inference mode.
+    known: ClassVar[dict[int, Any]] = {}
 
     def __init__(self, charge: Callable[[int], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.charge = charge
         self.paused = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: else torch imports its compiler with the first kernel, which takes seconds and memory."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func not in self.formulas:
+        kind = self.known.get(id(func), "unknown")
+        if kind is None:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        if kind == "unknown":
             self._learn(func)
-        if func in self.composites:
+            return self.__torch_dispatch__(func, types, args, kwargs)
+        kwargs = kwargs or {}
+        if kind == "composite":
             with self:
                 return func.decompose(*args, **kwargs)
         result = func(*args, **kwargs)
-        formula = self.formulas[func]
-        if formula is not None and not self.paused:
-            self.charge(int(formula(*args, **kwargs, out_val=result)))
+        if not self.paused:
+            self.charge(int(kind(*args, **kwargs, out_val=result)))
         return result
 
     @classmethod
     def _learn(cls, func: Any) -> None:
         packet = getattr(func, "_overloadpacket", func)
         formula = FORMULAS.get(packet) or flop_registry.get(packet)
-        cls.formulas[func] = formula
-        if formula is None and hasattr(func, "decompose") and has_kernel(func.name(), "CompositeImplicitAutograd"):
-            cls.composites.add(func)
+        made = formula is None and hasattr(func, "decompose") and has_kernel(func.name(), "CompositeImplicitAutograd")
+        cls.known[id(func)] = "composite" if made else formula
 
 
 @contextmanager
@@ -70,7 +78,9 @@ def watched(charge: Callable[[int], None]) -> Iterator[None]:
 @contextmanager
 def unwatched() -> Iterator[None]:
     """Watch no matrix product in the block. Other modes, as torch's own counter, are left as they are."""
-    stack = torch._C._len_torch_dispatch_stack()
+    if not (stack := torch._C._len_torch_dispatch_stack()):
+        yield
+        return
     modes = [torch._C._get_dispatch_stack_at(place) for place in range(stack)]
     if modes and isinstance(modes[-1], ProductWatch):
         modes[-1].__exit__(None, None, None)  # type: ignore[no-untyped-call]

@@ -14,6 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from xmcbench.engine import flops
 from xmcbench.engine.device import upload
 from xmcbench.engine.workers import ALONE, Workers
 
@@ -88,6 +89,7 @@ class Positives:
         return self.every() if which == "all" else self.chosen[which]
 
 
+@flops.by_formula()
 def label_to_query(queries_BD: Tensor, labels_SD: Tensor, positives: Positives) -> tuple[Tensor, Tensor, Positives]:
     """The three arguments of a loss for the reverse direction, from labels to queries.
 

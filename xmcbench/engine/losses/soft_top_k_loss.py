@@ -191,6 +191,7 @@ def threshold(
     return threshold_and_scores
 
 
+@flops.by_formula()
 def soft_top_k(
     queries_BD: Tensor,
     labels_SD: Tensor,

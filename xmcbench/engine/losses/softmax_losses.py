@@ -11,6 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from xmcbench.engine import flops
 from xmcbench.engine.losses.positives import Positives
 from xmcbench.engine.losses.score_sums import log_sum_exp
 
@@ -25,6 +26,7 @@ def mean_over_queries(terms_P: Tensor, weights_P: Tensor, positives: Positives) 
     return (terms_P * weights_P.to(terms_P.dtype)).sum() / positives.mean_over
 
 
+@flops.by_formula()
 def softmax(
     queries_BD: Tensor, labels_SD: Tensor, positives: Positives, weights_P: Tensor, *, temperature: float
 ) -> Tensor:
@@ -44,6 +46,7 @@ def pal(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, *, temperat
     return softmax(queries_BD, labels_SD, positives, positives.every(), temperature=temperature)
 
 
+@flops.by_formula()
 def decoupled_softmax(
     queries_BD: Tensor, labels_SD: Tensor, positives: Positives, weights_P: Tensor, *, temperature: float
 ) -> Tensor:

@@ -94,6 +94,7 @@ def hardest_negatives(queries_BD: Tensor, labels_SD: Tensor, positives: Positive
 
 
 @torch.no_grad()
+@flops.by_formula()
 def hardest_pairs(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> Positives:
     """The pairs of each query and its `count` hardest negatives among the labels of all workers, for `pair_scores`;
     this worker's part."""
@@ -108,6 +109,7 @@ def hardest_pairs(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, c
     return replace(positives, rows_P=rows_P, columns_P=columns_BH[rows_P, places_P], chosen={})
 
 
+@flops.by_formula()
 def triplet(
     queries_BD: Tensor,
     labels_SD: Tensor,

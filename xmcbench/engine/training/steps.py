@@ -82,10 +82,10 @@ class BatchEmbedder:
             texts.append(TextRows(method.labels, share.label_ids, "label"))
         with by_formula():
             cached = self.cache.embed(texts, dropout_seed)
-        # Split, not sliced: the gradient of a slice is as large as the whole.
-        sizes = [len(texts[0].rows), len(cached.embeddings) - len(texts[0].rows)]
-        own_BD, labels_SD = torch.split(cached.embeddings, sizes)
-        embedded = EmbeddedBatch(whole, share, shard.workers.gather(own_BD), labels_SD, (cached,))
+            # Split, not sliced: the gradient of a slice is as large as the whole.
+            sizes = [len(texts[0].rows), len(cached.embeddings) - len(texts[0].rows)]
+            own_BD, labels_SD = torch.split(cached.embeddings, sizes)
+            embedded = EmbeddedBatch(whole, share, shard.workers.gather(own_BD), labels_SD, (cached,))
         if self.sampler.extends_pool:
             with method.run.ledger.stage("mine"):
                 pool = self.sampler.extend_pool(whole, *self.mining_vectors(embedded))
