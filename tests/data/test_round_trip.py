@@ -28,7 +28,8 @@ from xmcbench.data.text_files import no_pairs, pairs_csr
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 # What files are read wrongly for: quotation marks, separators, blanks at the ends, marks, signs beyond the first plane.
 SIGNS = st.sampled_from(list("aé\"'\\,;|\t: 漢😀\u2028\u0085\ufeff#=<>[]{}0"))
-LINE = st.text(SIGNS, max_size=8)
+MARK = st.sampled_from(["", '"', '"a"', "'"])  # what a text may begin or end with
+LINE = st.builds("".join, st.tuples(MARK, st.text(SIGNS, max_size=8), MARK))
 TEXT = st.text(SIGNS | st.sampled_from("\n\r"), max_size=8)
 
 
