@@ -13,15 +13,19 @@ from .reporting.formats import Format
 from .runs.executor import Executor
 from .trial import programs
 from .trial.budget import Budget, Ledger, PassTooLargeError
+from .trial.facts import Choice, ChosenBy, Ended
 from .trial.method import Method, MethodInfo
 from .trial.predictions import Predictions
 from .trial.run import Progress, Run
 
 __all__ = [
     "Budget",
+    "Choice",
+    "ChosenBy",
     "Command",
     "DualEncoder",
     "EmbeddingMethod",
+    "Ended",
     "Executor",
     "Format",
     "Ledger",

@@ -14,6 +14,7 @@ from xmcbench.evaluation.fusion import ReciprocalRanks, fit_fusion
 from xmcbench.evaluation.metrics import inverse_propensity
 from xmcbench.runs.saved_model import load_saved_model
 from xmcbench.trial.budget import UnknownBudget
+from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import held_out_rows
 
@@ -76,7 +77,7 @@ def test_rules_are_fitted_on_queries_that_all_trials_held_out(
 ) -> None:
     record, text = fused(bench, capsys, "ok", "rare", "--rule", rule, "--metric", "nDCG@3", "--as", "both")
     assert "fitted on: train: 12 queries held out" in text
-    assert record.selection_split == "train: 12 queries held out"
+    assert record.selection_split == Choice(by=ChosenBy.HELD_OUT, queries=12)
     assert record.trial.label == "both"
     data = load("fake-20", bench.root / "data").training_data()
     selection = trials["ok"].trial.selection

@@ -15,6 +15,7 @@ from toy import LABELS, QUERIES, UNLABELLED
 from xmcbench import sampling, search
 from xmcbench.data.dataset import TrainingData
 from xmcbench.plugins.registry import registry
+from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.record import Status
 from xmcbench_plugins.lmtx import LMTX, TEACHER_METRIC, Rejected
 from xmcbench_plugins.lmtx.cycles import Cycles
@@ -218,7 +219,7 @@ def test_a_suite_of_the_zero_shot_track(bench: Bench, small_encoder: str, monkey
     assert "0.8" in lmtx.teacher
     assert lmtx.spent["teacher_calls"] >= 144 * 8
     assert [point["cycle"] for point in lmtx.curve] == list(range(1, len(lmtx.curve) + 1))
-    assert lmtx.selection_split == "teacher: the best label of 20 training documents"
+    assert lmtx.selection_split == Choice(by=ChosenBy.TEACHER, queries=20)
     again = bench.run(
         bench.suite(
             {"twin": {**methods["lmtx"], "margin": 0.31}},

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from reporting.made import record
 from xmcbench.reporting.suite_tables import check_equal_budgets
 from xmcbench.trial.budget import Budget
+from xmcbench.trial.facts import Ended
 from xmcbench.trial.record import Record, Status
 
 
@@ -46,7 +47,7 @@ def test_a_trial_that_ended_before_a_pass_that_did_not_fit_is_equal() -> None:
 
 def test_a_trial_whose_curve_was_flat_is_equal_and_named() -> None:
     flat = spent("flat", 40)
-    flat = flat.model_copy(update={"spent": flat.spent | {"ended": "nDCG@5 had not risen for 2 evaluations"}})
+    flat = flat.model_copy(update={"spent": flat.spent | {"ended": Ended.FLAT}})
     (found,) = check_equal_budgets([spent("a", 100), flat], "encoder_tokens")
     assert found.startswith("equal")
     assert "no longer fitted" not in found

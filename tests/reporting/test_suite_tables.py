@@ -9,8 +9,9 @@ from xmcbench.reporting.notes import BELOW_POPULAR
 from xmcbench.reporting.published import published_rows
 from xmcbench.reporting.suite_tables import SweepCell, cell_table, cost_table, sweep_cells
 from xmcbench.suite.tables import TableShape
+from xmcbench.trial.facts import Ended
 from xmcbench.trial.record import Record
-from xmcbench.trial.trial import Trial
+from xmcbench.trial.trial import Selection, Trial
 
 from .made import LEDGER, record
 
@@ -85,13 +86,13 @@ def test_the_positives_and_an_overrun_are_shown() -> None:
 
 
 def test_what_a_trial_left_of_its_budget_is_shown_where_it_ended_early() -> None:
-    early, rest = made("a", 0.5), made("b", 0.5)
-    early = early.model_copy(update={"spent": early.spent | {"steps": 400, "ended": "P@1 had not risen"}})
+    early, rest = made("a", 0.5, selection=Selection(metric="P@1", patience=3)), made("b", 0.5)
+    early = early.model_copy(update={"spent": early.spent | {"steps": 400, "ended": Ended.FLAT}})
     rest = rest.model_copy(update={"spent": rest.spent | {"steps": 400}})  # a method that stops by itself
     grid = cell_table("", TableShape(columns=["unspent"]), cells_of(early, rest))
     assert grid.rows == (("a", "60.0 %"), ("b", "-"))
     outcome = dict(describe(early)["Outcome"])
-    assert outcome["training ended early"] == "P@1 had not risen; 60.0% of the budget is unspent"
+    assert outcome["training ended early"] == "P@1 had not risen for 3 evaluations; 60.0% of the budget is unspent"
 
 
 def test_a_trained_cell_that_is_not_above_the_most_frequent_labels_is_marked() -> None:

@@ -14,6 +14,7 @@ from xmcbench.evaluation import truth_hash
 from xmcbench.plugins.registry import registry
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.runs.plan import exit_code
+from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Trial
 
@@ -91,7 +92,7 @@ def test_a_finished_trial_leaves_what_the_store_promises(bench: Bench) -> None:
     assert predictions.indices.dtype == np.int32
     assert 0 not in predictions.indices[3]  # the ignored pair is dropped, the row is padded
     assert predictions.indices[3, -1] == -1
-    assert record.selection_split == "train: 6 queries held out"
+    assert record.selection_split == Choice(by=ChosenBy.HELD_OUT, queries=6)
     assert set(record.curve[0]) >= {"P@1"}
     assert record.spent["stage_seconds"].keys() >= {"prepare", "predict"}
     assert record.spent["peak_bytes"] > 1e6

@@ -97,6 +97,7 @@ def fuse(
     from xmcbench.evaluation.evaluator import score_predictions
     from xmcbench.evaluation.imported import write_unbudgeted
     from xmcbench.reporting.describe import scores_table
+    from xmcbench.reporting.words import chosen_on
     from xmcbench.runs.fusing import fuse_trials
     from xmcbench.trial.store import Store
 
@@ -113,7 +114,7 @@ def fuse(
     echo(f"{label} on {dataset.card.name}, {len(predictions):,} test queries, per cent")
     echo(scores_table(scores))
     if rule != "reciprocal-ranks":
-        echo(f"fitted on: {origin.selection_split}")
+        echo(f"fitted on: {chosen_on(origin.chosen_by)}")
     if weights := origin.settings.get("weights"):
         parts = zip(weights, records, strict=True)
         echo("weights: " + ", ".join(f"{weight:.2f} {part.trial.label}" for weight, part in parts))

@@ -23,6 +23,7 @@ from xmcbench.engine.sampling.settings import OF_CLUSTERS
 from xmcbench.engine.training import defaults
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Budget, peak_memory
+from xmcbench.trial.facts import Ended
 from xmcbench.trial.method import Method
 from xmcbench.trial.run import Progress, Run, derive_seed
 
@@ -265,7 +266,7 @@ class Training:
             with self.method.charging.counted("prepare"), torch.no_grad():
                 self.method.begin(all_embeddings(self.method))
         # Only a step may exceed the budget.
-        while (before := self.spent()) < 1 and not kept.why_ended():
+        while (before := self.spent()) < 1 and not kept.is_flat():
             if self.index == 0 and not self._refreshed():
                 break
             metrics = self.step(before)
@@ -274,7 +275,7 @@ class Training:
             check_memory(run.ledger, run.budget, self.workers)
             kept.save_if_due(self.epoch, self.index, evaluated=kept.evaluate_if_due(self.spent()))
         if self.spent() < 1:
-            run.log.ended = kept.why_ended()
+            run.log.ended = Ended.FLAT if kept.is_flat() else None
             if not run.log.ended:  # a pass over the data did not fit: these are the weights of the whole budget
                 kept.evaluate_if_due(1.0)
         for name, peak in (("worker_bytes", peak_memory()), ("worker_device_bytes", device_peak_memory())):

@@ -19,6 +19,7 @@ from xmcbench.evaluation.prediction_files import read_entries
 from xmcbench.evaluation.prediction_values import entries_of
 from xmcbench.evaluation.ranking import drop_ignored
 from xmcbench.trial.budget import UnknownBudget
+from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
@@ -32,7 +33,7 @@ class Origin:
 
     method: str  # no plugin has this name
     settings: Mapping[str, Any] = field(default_factory=dict)  # in the record, and in the key
-    selection_split: str = "unknown"  # what the settings were chosen by
+    chosen_by: Choice = field(default_factory=lambda: Choice(by=ChosenBy.UNKNOWN))  # what chose the settings
     file: str = ""  # name of the file that held the predictions
 
 
@@ -71,7 +72,7 @@ def write_unbudgeted(
         metrics=scores.metrics,
         intervals=scores.intervals,
         metric_version=METRIC_VERSION,
-        selection_split=origin.selection_split,
+        selection_split=origin.chosen_by,
         digests={
             PREDICTIONS: store.write_predictions(trial.key, predictions, truth),
             RESAMPLED: store.write_resampled(trial.key, scores.resampled, truth),

@@ -20,6 +20,7 @@ from xmcbench.reporting.text_table import (
     printable,
     render_tables,
 )
+from xmcbench.reporting.words import chosen_on, end_of_training
 from xmcbench.suite.tables import Kind
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record
@@ -63,7 +64,7 @@ def describe(record: Record, store: Path | None = None) -> Sections:
             "Settings": record.trial.config,
             "Spent": record.spent,
             "Curve": {str(at): text for at, text in enumerate(points, start=1)},
-            "How the settings were chosen": record.chosen,
+            "How the settings were chosen": _chosen(record),
             "Provenance": {name: value for name, value in record.provenance.items() if name != "command"},
             "Reproduce": _known(_reproduce(record, store)),
         }
@@ -100,7 +101,7 @@ def for_people(record: Record) -> Sections:
         "hardware": provenance.get("gpu") or provenance.get("cpu"),
         "cores": provenance.get("cores_usable"),
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
-        "checkpoint chosen on": record.selection_split,
+        "checkpoint chosen on": chosen_on(record.selection_split),
         "settings chosen by": "tuning" if record.chosen else "the suite",
     }
     return _sections(
@@ -164,8 +165,13 @@ def _trial(record: Record) -> dict[str, Any]:
     }
 
 
+def _chosen(record: Record) -> dict[str, Any]:
+    chosen = record.chosen
+    return chosen | ({"on": chosen_on(chosen["on"])} if "on" in chosen else {})
+
+
 def _outcome(record: Record) -> dict[str, Any]:
-    why, failure = record.spent.get("ended"), record.failure
+    why, failure = end_of_training(record), record.failure
     cut, limit = record.spent.get("cut_queries"), record.trial.config.get("max_query_length") or "the card's"
     simulated = " (simulated from annotations)" if record.simulated_teacher else ""
     where = f" while in {failure.stage}" if failure and failure.stage else ""
@@ -173,7 +179,7 @@ def _outcome(record: Record) -> dict[str, Any]:
         "status": str(record.status),
         "started": record.started,
         "ended": record.ended,
-        "checkpoint chosen on": record.selection_split,
+        "checkpoint chosen on": chosen_on(record.selection_split),
         "training ended early": why and f"{why}; {max(0.0, 1 - share_spent(record)):.1%} of the budget is unspent",
         "never ran": ", ".join(idle_parts(record)),
         "few steps": few_steps(record),

@@ -23,8 +23,10 @@ from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, unanswe
 from xmcbench.reporting.published import COSTS, KINDS, PublishedRow
 from xmcbench.reporting.rows import Row, grouped, share_spent
 from xmcbench.reporting.text_table import Value, folded
+from xmcbench.reporting.words import chosen_on
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.budget import UnknownBudget
+from xmcbench.trial.facts import why_ended
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import flatten
 from xmcbench.trial.versions import ENGINE_VERSION, SECONDS_VERSION, SELECTION_VERSION, Versions, charge_part, newest
@@ -121,14 +123,14 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     if first.status in SCORED:
         facts["num_parameters"] = first.num_parameters
         shares = [share_spent(record) for record in records]
-        early = any(record.spent.get("ended") or record.spent.get("refused_pass") for record in records)
+        early = any(why_ended(record.spent) for record in records)
         over, left = max(shares) - 1, fmean(max(0.0, 1 - share) for share in shares)
         facts |= {"overrun": over if over > 0 else None, "unspent": left if early and left > 0 else None}
     if provenance.get("gpu"):
         facts["hardware"] = f"{provenance.get('gpus', 1)} x {provenance['gpu']}"
     elif provenance.get("cpu"):
         facts["hardware"] = f"{provenance.get('cores_usable', 1)} cores of {provenance['cpu']}"
-    facts |= {"num_seeds": len(records), "suite": first.suite, "selection_split": first.selection_split}
+    facts |= {"num_seeds": len(records), "suite": first.suite, "selection_split": chosen_on(first.selection_split)}
     clocks = {record.clock for record in records}
     facts |= {"clock": first.clock} if len(clocks) == 1 else dict.fromkeys(("device_seconds", "training_hours"))
     facts |= {"workers": first.workers, "teacher": first.teacher or None, "trial": first.key}

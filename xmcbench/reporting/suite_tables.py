@@ -18,6 +18,7 @@ from xmcbench.reporting.rows import CURVE_COSTS, Row, cell, costs, grouped, half
 from xmcbench.reporting.text_table import TextTable, format_value
 from xmcbench.suite.tables import COLUMNS, TableShape, Target
 from xmcbench.trial.budget import excused_step, over_budget
+from xmcbench.trial.facts import Ended, why_ended
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import Trial
 
@@ -210,11 +211,10 @@ def _check(records: Sequence[Record], limit: str, amount: float) -> str:
     name = limit.replace("_", " ")
     trained = [record for record in records if record.spent[limit]]
     early = [record for record in trained if record.spent[limit] < amount]
-    flat = [record for record in early if record.spent.get("ended")]
-    refused = [record for record in early if not record.spent.get("ended")]
+    ended = grouped(early, lambda record: why_ended(record.spent))
     steps = {record.key: excused_step(limit, record.spent) for record in trained}
     wrong = [record for record in trained if limit in over_budget(record.trial.budget, record.spent)]
-    wrong += [record for record in refused if not record.spent.get("refused_pass")]
+    wrong += ended.get(None, [])
     if wrong:
         return f"UNEQUAL {name}: " + "; ".join(
             f"{own.trial.label} spent {own.spent[limit]:,.10g} of {amount:,.10g}, "
@@ -229,8 +229,9 @@ def _check(records: Sequence[Record], limit: str, amount: float) -> str:
         f"none more than one step past it (the largest: {largest:,.10g})"
     ]
     for what, some in {
-        "a pass over the data no longer fitted": refused,
-        "ended when their curves were flat": flat,
+        "a pass over the data no longer fitted": ended.get(Ended.PASS_TOO_LARGE),
+        "a later stage no longer fitted": ended.get(Ended.STAGE_TOO_LARGE),
+        "ended when their curves were flat": ended.get(Ended.FLAT),
         "spent none": [record for record in records if not record.spent[limit]],
     }.items():
         if some:

@@ -41,6 +41,7 @@ from xmcbench.runs.saved_model import file_states, load_model, restore_log, same
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.judges import AnnotatedDataset, Asking, Judges
 from xmcbench.trial.budget import Ledger, forget_peak_memory, memory_taken, peak_memory
+from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.meter import IMPORT_SECONDS, children_cpu_seconds, metering, uncharged_work
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.predictions import Predictions
@@ -106,7 +107,7 @@ class Attempt:
         if peaks := [*ledger.worker_device_bytes, *filter(None, [device_peak_memory()])]:
             noted["peak_device_bytes"] = max(peaks)
         noted |= {"alike_texts": self.log.alike_texts} if self.log.alike_texts > MUCH_ALIKE else {}
-        split = f"train: {selection.queries} queries held out" if selection else self.log.chosen_by or "none"
+        held_out = selection and Choice(by=ChosenBy.HELD_OUT, queries=selection.queries)
         return self.job.record(
             status,
             started=self.started,
@@ -116,7 +117,7 @@ class Attempt:
             curve=self.log.curve,
             teacher=", ".join(teacher.described for teacher in self.teachers),
             simulated_teacher=any(teacher.simulated for teacher in self.teachers),
-            selection_split=split,
+            selection_split=held_out or self.log.chosen_by,
             **self.outcome,
             **outcome,
         )

@@ -17,6 +17,7 @@ from xmcbench.evaluation.metrics import inverse_propensity
 from xmcbench.evaluation.ranking import check_predictions, drop_ignored
 from xmcbench.runs.saved_model import load_saved_model
 from xmcbench.trial.budget import UnknownBudget
+from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import held_out_rows
@@ -49,8 +50,8 @@ def fuse_trials(
     settings: dict[str, Any] = {"rule": rule, "parts": [record.key for record in records]}
     if isinstance(fusion, Weighted):
         settings |= {"metric": metric, "weights": fusion.weights_P.tolist()}
-    split = f"train: {len(rows)} queries held out" if len(rows) else "none"
-    return predictions, Origin(METHOD, settings, split)
+    fitted_on = Choice(by=ChosenBy.HELD_OUT, queries=len(rows)) if len(rows) else Choice()
+    return predictions, Origin(METHOD, settings, fitted_on)
 
 
 def _check_parts(records: Sequence[Record]) -> None:

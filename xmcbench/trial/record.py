@@ -19,7 +19,8 @@ from typing_extensions import TypedDict
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
 from xmcbench.trial.budget import OPERATIONS, Clock, Ledger
-from xmcbench.trial.record_fields import Amount, Chosen, Count, Fraction, Frozen, Point, Provenance
+from xmcbench.trial.facts import Choice, Chosen, RecordedChoice, RecordedEnd
+from xmcbench.trial.record_fields import Amount, Count, Fraction, Frozen, Point, Provenance
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
 from xmcbench.trial.versions import Versions, older_parts
 
@@ -34,7 +35,7 @@ OUTSIDE = 0.5  # of the processor time of a fit: where child processes took more
 _SPENT = {name: kind for name, kind in get_type_hints(Ledger, include_extras=True).items() if name[0] != "_"} | {
     "cut_queries": Fraction,  # share of the training queries that are as long as a text may be
     "alike_texts": Fraction,  # share of the queries or labels, the larger, that have the tokens of another text
-    "ended": str,  # why training ended before its budget was spent
+    "ended": RecordedEnd,  # why training ended before its budget was spent
     "device_seconds": Amount,
     "flops": Count,
     "teacher_tokens": Count,
@@ -95,9 +96,7 @@ class Record(Frozen):
     metric_version: Count = 0  # of the definitions in `xmcbench.evaluation`
     spent: Spent = Field(default_factory=dict)  # the ledger, and what predicting cost
     curve: list[Point] = Field(default_factory=list)  # quality on the selection split along the budget
-    selection_split: str = (
-        "none"  # what chose the checkpoint: "none", "train: n queries held out", or a method's own way
-    )
+    selection_split: RecordedChoice = Choice()  # what chose the checkpoint
     chosen: Chosen = Field(default_factory=dict)  # how tuning chose the configuration, and what it cost
     workers: Count = 1  # processes that trained it together
     trained_by: str = ""  # key of the trial whose model it scores; empty if it trained one itself

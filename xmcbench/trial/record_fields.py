@@ -7,7 +7,7 @@ The types hold what a reader computes with. Whether a record is true, and fit to
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, GetPydanticSchema
 from typing_extensions import TypedDict
@@ -94,29 +94,6 @@ class ProvenanceFields(TypedDict, total=False):
     predictions: str  # name of the file that imported predictions came from
 
 
-class SampleFields(TypedDict):
-    """A configuration that tuning tried."""
-
-    settings: Tree
-    quality: Number | None
-    trial: str
-    budget: dict[str, Amount]
-    again: NotRequired[list[Annotated[float, Field(allow_inf_nan=False)]]]  # qualities with other seeds
-
-
-class ChosenFields(TypedDict, total=False):
-    """How tuning chose a configuration (`xmcbench.runs.tuning.Search`)."""
-
-    by: str
-    metric: str
-    on: str
-    settings: Tree
-    quality: Number
-    samples: list[SampleFields]
-    spent: dict[str, Amount]
-
-
 # Plain mappings for readers, which look names up at run time; checked like the classes.
 Provenance = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(ProvenanceFields))]
-Chosen = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(ChosenFields))]
 Point = dict[str, Number]

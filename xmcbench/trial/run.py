@@ -6,7 +6,7 @@ A `Judge` is a method's view of a teacher, which it asks about N document-label 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -19,6 +19,7 @@ import numpy as np
 from xmcbench.data.dataset import Texts
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.facts import Choice, Ended
 from xmcbench.trial.meter import part_begun
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.trial import Selection
@@ -80,13 +81,6 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def why_flat(curve: Sequence[Mapping[str, float]], metric: str, patience: int | None) -> str:
-    """That the metric has not risen for `patience` evaluations; empty while it may, and without a patience."""
-    values = [point[metric] for point in curve]
-    flat = patience is not None and bool(values) and len(values) - 1 - values.index(max(values)) >= patience
-    return f"{metric} had not risen for {patience} evaluations" if flat else ""
-
-
 @dataclass(frozen=True)
 class Progress:
     """A report of a method while it fits: the stage, the finished fraction of it in 0..1, and metrics to show."""
@@ -113,10 +107,10 @@ class TrainingLog:
 
     ledger: Ledger = field(default_factory=Ledger)
     curve: list[dict[str, float]] = field(default_factory=list)  # held-out metrics along the budget
-    chosen_by: str = ""  # how the method chose its checkpoint, where it did not use the held-out queries
+    chosen_by: Choice = field(default_factory=Choice)  # what chose the weights, where held-out queries did not
     cut_queries: float = 0.0  # share of the training queries that are as long as a text may be
     alike_texts: float = 0.0  # share of the queries or labels that have the tokens of another text
-    ended: str = ""  # why training ended before its budget was spent
+    ended: Ended | None = None  # why training ended before its budget was spent
 
     def add_point(self, fraction: float, metrics: Mapping[str, float]) -> None:
         """Add the metrics of an evaluation after `fraction` of the budget to the curve, with what was spent so far."""

@@ -28,12 +28,13 @@ from xmcbench.plugins.registry import OWN, UNPACKAGED, registry
 from xmcbench.reporting.curated import methods, stem
 from xmcbench.reporting.rows import CURVE_COSTS
 from xmcbench.reporting.text_table import folded, printable
+from xmcbench.reporting.words import chosen_on, end_of_training
 from xmcbench.trial.budget import CAPS, STAGES, Ledger, UnknownBudget, over_budget
+from xmcbench.trial.facts import Choice, ChosenBy, ChosenFields, Ended, is_flat, why_ended
 from xmcbench.trial.meter import FEW_SECONDS, IMPORT_SECONDS, SHARE
 from xmcbench.trial.method import code_versions
 from xmcbench.trial.record import COUNTED, METRIC_VERSION, OUTSIDE, Record, Status
-from xmcbench.trial.record_fields import ChosenFields, walk
-from xmcbench.trial.run import why_flat
+from xmcbench.trial.record_fields import walk
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED
 from xmcbench.trial.trial import SCHEMA_VERSION, Selection, Trial, flatten
 from xmcbench.trial.versions import ENGINE_VERSION, SECONDS_VERSION, SELECTION_VERSION, charge_part, harness_versions
@@ -282,11 +283,12 @@ def _gaps(record: Record) -> Iterator[str]:
 def _links(record: Record) -> Iterator[str]:
     """What names other trials, files or parts of the data, and cannot be right."""
     trial = record.trial
-    split, chosen_on = record.selection_split, f"its checkpoint was chosen on {shown(record.selection_split)}"
-    if trial.selection and split != (held_out := f"train: {trial.selection.queries} queries held out"):
-        yield f"{chosen_on}, its trial says {held_out}"
-    if not trial.selection and split.startswith("train:"):
-        yield f"{chosen_on}, and its trial holds no queries out"
+    choice, chosen = record.selection_split, f"its checkpoint was chosen on {shown(chosen_on(record.selection_split))}"
+    held_out = Choice(by=ChosenBy.HELD_OUT, queries=trial.selection.queries) if trial.selection else None
+    if held_out and choice != held_out:
+        yield f"{chosen}, its trial says {chosen_on(held_out)}"
+    if not held_out and choice.by is ChosenBy.HELD_OUT:
+        yield f"{chosen}, and its trial holds no queries out"
     if record.trained_by and (record.trained_by == record.key or not re.fullmatch(KEY, record.trained_by)):
         yield f"it was trained by {shown(record.trained_by)}, expected a key of another trial"
     for name, digest in record.digests.items():
@@ -306,8 +308,8 @@ def _tuning(record: Record) -> Iterator[str]:
     keys = [sample["trial"] for sample in samples]
     if not keys or len({*keys}) < len(keys) or not all(re.fullmatch(KEY, key) for key in keys):
         yield "its tuning names no samples, one twice, or samples that are no keys of trials"
-    if not re.fullmatch(r"train: [0-9]+ queries held out", chosen["on"]):
-        yield f"its tuning chose on {shown(chosen['on'])}, expected held-out training queries"
+    if chosen["on"].by is not ChosenBy.HELD_OUT:
+        yield f"its tuning chose on {shown(chosen_on(chosen['on']))}, expected held-out training queries"
     config = record.trial.config
     if not _holds(config, {name: own for name, own in chosen["settings"].items() if name in config}):
         yield "its tuning chose other settings than it has"
@@ -545,15 +547,15 @@ def curve_problems(record: Record) -> Iterator[str]:
         if not metrics <= point.keys() or not {*CURVE_COSTS} & point.keys() or point.get("fraction", 0.0) > 2:
             yield "its curve has a point without metrics or costs, or far past the budget"
             break
-    if metrics and record.selection_split == "none":
+    if metrics and record.selection_split.by is ChosenBy.NOTHING:
         yield "its curve has metrics, and no queries were held out for them"
-    flat = ""  # what the harness says of training that ended as the metric no longer rose
+    flat = False  # whether the harness ends training here, as the metric no longer rose
     if selection := record.trial.selection:
         yield from _evaluations(record, selection)
         if all(selection.metric in point for point in record.curve):
-            flat = why_flat(record.curve, selection.metric, selection.patience)
-    if "ended" in record.spent and _plain(record) and not (flat and record.spent["ended"] == flat):
-        yield f"it ended early: {shown(record.spent['ended'])}, of which curve and settings show nothing"
+            flat = is_flat(record.curve, selection.metric, selection.patience)
+    if "ended" in record.spent and _plain(record) and not (flat and record.spent["ended"] is Ended.FLAT):
+        yield f"it ended early: {end_of_training(record)}, of which curve and settings show nothing"
 
 
 def _plain(record: Record) -> bool:
@@ -574,7 +576,7 @@ def _evaluations(record: Record, selection: Selection) -> Iterator[str]:
     if not (_plain(record) and spent.get("encoder_tokens")):
         return
     least = min(selection.evaluations, steps) - 1
-    if len(curve) < least and not (spent.get("ended") or spent.get("refused_pass")):
+    if len(curve) < least and not why_ended(spent):
         yield f"its curve has {len(curve)} points of {selection.evaluations} evaluations"
     most = max(spent.get(name, 0) / limit for name, limit in limits.items())
     for point in curve:

@@ -16,6 +16,7 @@ from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.planning.trials import Planner
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import excused_step
+from xmcbench.trial.facts import why_ended
 from xmcbench.trial.method import build_method
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
@@ -92,7 +93,7 @@ def recount(record: Record, planner: Planner) -> Recount:
 def _unspent(record: Record) -> str:
     """Which limit a training left without a reason; empty if it spent one: it stops at nothing else."""
     spent, limits = record.spent, record.trial.budget.spending()
-    if not spent.get("steps") or spent.get("ended") or spent.get("refused_pass"):
+    if not spent.get("steps") or why_ended(spent):
         return ""
     if any(spent.get(name, 0) + excused_step(name, spent) >= limit * (1 - ROUNDING) for name, limit in limits.items()):
         return ""

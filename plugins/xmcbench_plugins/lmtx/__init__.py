@@ -19,6 +19,8 @@ import scipy
 from pydantic import Field
 
 from xmcbench import (
+    Choice,
+    ChosenBy,
     EmbeddingMethod,
     Method,
     MethodInfo,
@@ -146,7 +148,7 @@ class LMTX(EmbeddingMethod):
         if cycles.scores:
             self.load(cycles.model(cycles.best))
         if run.held_out is None:
-            run.log.chosen_by = f"teacher: the best label of {len(documents.development)} training documents"
+            run.log.chosen_by = Choice(by=ChosenBy.TEACHER, queries=len(documents.development))
 
     def _documents(self, train: data.TrainingData, run: Run) -> Documents:
         """Draw the documents; a smaller number of documents is a subset of a larger one."""

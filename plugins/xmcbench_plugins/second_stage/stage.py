@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError, field_validator
 from xmcbench import (
     Budget,
     DualEncoder,
+    Ended,
     Method,
     PassTooLargeError,
     Predictions,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SHARE = 0.8  # of the budget for the first method
-NOTHING_LEARNT = "the vectors of the training queries did not fit into the budget: the second stage learnt nothing"
 EQUAL = 1e-6  # scores with a smaller deviation count as equal
 FIRST = "first"  # in a model's directory: a folder of its own, which opens without the second stage
 
@@ -96,7 +96,7 @@ class SecondStage(Method):
         return self.first.foreseen(data, budget.times(self.config.share))
 
     def idle_parts(self, spent: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-        own = {"the second stage": frozenset[str]()} if spent.get("ended") == NOTHING_LEARNT else {}
+        own = {"the second stage": frozenset[str]()} if spent.get("ended") == Ended.STAGE_TOO_LARGE else {}
         return self.first.idle_parts(spent) | own
 
     def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
@@ -108,7 +108,7 @@ class SecondStage(Method):
             queries_ND = self._embed(train, run)
         except PassTooLargeError:
             queries_ND = None
-            run.log.ended = NOTHING_LEARNT
+            run.log.ended = Ended.STAGE_TOO_LARGE
         self.learn(train, queries_ND, run)
         self._evaluate(run)
 

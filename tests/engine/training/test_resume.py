@@ -16,6 +16,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training import training
 from xmcbench.engine.training.training import Checkpoints
 from xmcbench.engine.workers import ALONE
+from xmcbench.trial.facts import Ended
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, Run
 
@@ -124,7 +125,7 @@ def test_training_that_ends_when_its_curve_is_flat_resumes_too(
     fit_and_kill(kill, toy(small_encoder), data, make_run(tmp_path / "b", {"steps": 9}, held_out=flat(data)))
     resumed = finish(toy(small_encoder), data, make_run(tmp_path / "b", {"steps": 9}, held_out=flat(data)))
     assert unbroken[1].ledger.steps == len(unbroken[1].log.curve) == 3
-    assert unbroken[1].log.ended == resumed[1].log.ended == "nDCG@5 had not risen for 2 evaluations"
+    assert unbroken[1].log.ended is resumed[1].log.ended is Ended.FLAT
     assert_same(unbroken, resumed, data)
     again = toy(small_encoder)
     ended = finish(again, data, make_run(tmp_path / "b", {"steps": 9}, held_out=flat(data)))

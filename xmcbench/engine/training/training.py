@@ -12,7 +12,8 @@ from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.training.update import Update
 from xmcbench.files.manifest import DamagedFolder
-from xmcbench.trial.run import Progress, why_flat
+from xmcbench.trial.facts import is_flat
+from xmcbench.trial.run import Progress
 
 FOLDER = "best"  # beside the checkpoints
 SECONDS = 60.0  # between checkpoints: a kill costs at most that much training, and the step in flight
@@ -52,10 +53,10 @@ class Checkpoints:
             checkpoint.save(self._best_weights, groups, {}, self.workers, shared=run.exchange is None)
         return True
 
-    def why_ended(self) -> str:
-        """That the metric has not risen for as many evaluations as patience allows; empty while training goes on."""
+    def is_flat(self) -> bool:
+        """Whether the metric has not risen for as many evaluations as the suite's patience allows."""
         held_out = self.run.held_out
-        return why_flat(self.run.log.curve, held_out.metric, held_out.patience) if held_out else ""
+        return held_out is not None and is_flat(self.run.log.curve, held_out.metric, held_out.patience)
 
     def save_if_due(self, epoch: int, index: int, *, evaluated: bool) -> None:
         """Write a checkpoint after an evaluation, and when the last one is `SECONDS` old; `epoch` and `index` are those

@@ -1,0 +1,34 @@
+"""The sentences that facts of a trial are shown in, each made here and nowhere else."""
+
+from __future__ import annotations
+
+from xmcbench.trial.facts import Choice, ChosenBy, Ended, why_ended
+from xmcbench.trial.record import Record
+
+
+def chosen_on(choice: Choice) -> str:
+    """What the checkpoint, or the rule of a fusion, was chosen on.
+
+    >>> chosen_on(Choice(by=ChosenBy.HELD_OUT, queries=300)), chosen_on(Choice())
+    ('train: 300 queries held out', 'none')
+    """
+    return {
+        ChosenBy.NOTHING: "none",
+        ChosenBy.HELD_OUT: f"train: {choice.queries} queries held out",
+        ChosenBy.TEACHER: f"teacher: the best label of {choice.queries} training documents",
+        ChosenBy.METHOD: choice.way,
+        ChosenBy.UNKNOWN: "unknown",
+    }[choice.by]
+
+
+def end_of_training(record: Record) -> str:
+    """Why training ended before its budget was spent; empty where no reason is noted."""
+    ended, selection = why_ended(record.spent), record.trial.selection
+    if ended is None:
+        return ""
+    metric, patience = (selection.metric, selection.patience) if selection else ("the metric", None)
+    return {
+        Ended.FLAT: f"{metric} had not risen for {patience or 'several'} evaluations",
+        Ended.PASS_TOO_LARGE: "a pass over the data did not fit into what was left of the budget",
+        Ended.STAGE_TOO_LARGE: "the next stage did not fit into the budget and learnt nothing",
+    }[ended]
