@@ -88,7 +88,7 @@ def test_a_dry_run_tells_that_no_training_query_is_left(suite: Path, capsys: pyt
         ({"name": "static", "words": "minilm"}, None),
         ({"name": "static", "words": "FOLDER"}, "no words of a static encoder: found no tokenizer.json"),
         ({"name": "FOLDER"}, "cannot be loaded: found no config.json in the folder"),
-        ({"name": "an-organisation/of-the-hub", "layers": 90}, None),  # nobody asks the hub before a run
+        ({"name": "hub:an-organisation/of-the-hub", "layers": 90}, None),  # nobody asks the hub before a run
     ],
 )
 def test_a_dry_run_tells_that_an_encoder_is_missing(
