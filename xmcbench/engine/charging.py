@@ -8,13 +8,16 @@ Legend: N texts, L labels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
 
+from xmcbench.engine.device import synchronise
 from xmcbench.engine.flops import Count, counting
+from xmcbench.engine.passes import Pace, stopping
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Require
 from xmcbench.engine.workers import ALONE, Workers
@@ -41,6 +44,7 @@ class Charging:
     encoder_flops: Callable[[np.ndarray], int]
     workers: Workers = ALONE
     budget: Budget | None = None
+    pace: Pace = field(default_factory=Pace)  # by which the seconds of passes are predicted
 
     def charge(self, cost: Cost, times: int = 1) -> None:
         """Add so many times this cost."""
@@ -78,28 +82,82 @@ class Charging:
         def charged() -> Tensor:
             self.require(lengths_N, module_flops=module_flops)
             self.encoding(lengths_N)
-            return vectors()
+            with self.timed("encoding", self.encoder_flops(lengths_N)):
+                return vectors()
 
         return charged
+
+    @contextmanager
+    def timed(self, kind: Literal["encoding", "scoring"], operations: int) -> Iterator[None]:
+        """Measure what the block takes, from which the seconds of the next pass of this kind are predicted."""
+        if not self._limits_seconds or not operations or self.pace.given:
+            yield
+            return
+        synchronise()
+        start = self.ledger.device_clock()
+        yield
+        synchronise()
+        setattr(self.pace, kind, (self.ledger.device_clock() - start) / operations)
+
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """End passes in the block, by PassTooLargeError, where the device seconds of the budget are spent.
+
+        The longest part of a pass may exceed the budget as a step may. Several workers have clocks of their own: their
+        passes are not ended, and are such parts as a whole.
+        """
+        if not self._limits_seconds:
+            yield
+            return
+        assert self.budget is not None
+        ledger, limit, before = self.ledger, self.budget.device_seconds or 0.0, self.ledger.device_seconds
+
+        def passed() -> float:
+            nonlocal before
+            now, last = ledger.device_seconds, before
+            before = now
+            ledger.note_step("device_seconds", now - last)
+            return now
+
+        def stop() -> None:
+            if passed() >= limit:
+                ledger.refused_pass = 1
+                raise PassTooLargeError(f"a pass over the data was ended: the {limit:,.10g} device seconds are spent")
+
+        with stopping(stop) if self.workers.size == 1 else nullcontext():
+            yield
+        passed()
+
+    @property
+    def _limits_seconds(self) -> bool:
+        return self.budget is not None and self.budget.device_seconds is not None
 
     def require(self, *lengths_N: np.ndarray, scoring_flops: int = 0, module_flops: int = 0) -> None:
         """Raise PassTooLargeError unless forward passes over texts of these lengths fit into the rest of the budget.
 
-        Seconds are predicted from what the operations of training and mining have taken so far.
+        Seconds are predicted from what the operations of the last pass took, or of a sample.
         """
         if self.budget is None:
             return
-        ledger, seconds = self.ledger, self.ledger.stage_seconds
         encoder_flops = sum(self.encoder_flops(each_N) for each_N in lengths_N)
-        taken = seconds.get("train", 0.0) + seconds.get("mine", 0.0)
-        per_operation = self.workers.of_worker_0(taken) / max(1, ledger.encoder_flops)
         costs = {
             "encoder_tokens": float(sum(int(each_N.sum()) for each_N in lengths_N)),
             "flops": float(encoder_flops + scoring_flops + module_flops),
-            "device_seconds": encoder_flops * per_operation,
         }
+        if self._limits_seconds:
+            costs["device_seconds"] = self._seconds(encoder_flops, scoring_flops)
         texts = sum(map(len, lengths_N))
-        ledger.require(self.budget, f"a pass over {texts:,} texts" if texts else "a search for neighbours", costs)
+        self.ledger.require(self.budget, f"a pass over {texts:,} texts" if texts else "a search for neighbours", costs)
+
+    def _seconds(self, encoder_flops: int, scoring_flops: int) -> float:
+        """The predicted device seconds of so many operations. The clock of worker 0 decides for all what fits."""
+        clock, seconds = self.ledger.device_clock, 0.0
+        if encoder_flops:
+            seconds += encoder_flops * self.pace.of("encoding", clock)
+        if scoring_flops:
+            seconds += scoring_flops * self.pace.of("scoring", clock)
+        spent = self.ledger.device_seconds
+        return self.workers.of_worker_0(seconds + spent) - spent if self.workers.size > 1 else seconds
 
     def requirement(
         self,
@@ -144,7 +202,7 @@ class Charging:
     @contextmanager
     def counted(self, stage: str) -> Iterator[None]:
         """Charge the seconds of the block to `stage`, and the operations that each worker counts in it."""
-        with self.ledger.stage(stage), counting() as own:
+        with self.ledger.stage(stage), counting() as own, self.stoppable():
             yield
         self.counts(own)
 

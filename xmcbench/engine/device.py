@@ -58,6 +58,14 @@ def upload(array: np.ndarray | Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if pins else tensor.to(device)
 
 
+def synchronise() -> None:
+    """Wait until the default device has computed all that it was given; a CPU has."""
+    import torch
+
+    if (device := default_device()).type != "cpu":
+        torch.get_device_module(device).synchronize()
+
+
 def seed_random(seed: int, device: torch.device) -> None:
     """Seed what torch draws on `device`. On a CPU that alone: for other devices torch notes the call's stack, 1 ms."""
     import torch

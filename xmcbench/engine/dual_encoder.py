@@ -30,6 +30,7 @@ from xmcbench.files.arrays import sort_header
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.manifest import DamagedFolder, add_to_manifest, check_manifest
 from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.meter import uncounted
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import Progress, Run, derive_seed
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from xmcbench.engine.charging import Charging
     from xmcbench.engine.checkpoint import Groups
     from xmcbench.engine.encoders.encoder import Encoder
+    from xmcbench.engine.passes import Pace
     from xmcbench.engine.sampling.embeddings import Embeddings
     from xmcbench.engine.sampling.sharding import Shard
     from xmcbench.engine.tables.label_table import LabelTable
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 BLOCK = 2**18  # rows of which modules compute vectors at a time
 QUIET_SECONDS = 2.0  # a pass over texts reports its progress from then on
 VECTORS = "vectors.safetensors"  # in a model's directory: the index and the method's own modules
+SAMPLED_QUERIES, SAMPLED_LABELS, SAMPLED_NEIGHBOURS = 256, 16_384, 100  # of a search that is timed
 GROUPS = "label_groups.npy"  # beside the checkpoints
 _log = logging.getLogger(__name__)
 
@@ -172,7 +175,45 @@ class DualEncoder(Method):
         from xmcbench.engine.charging import Charging
         from xmcbench.engine.workers import current_workers
 
-        return Charging(ledger, self.encoder.flops, current_workers(), budget)
+        return Charging(ledger, self.encoder.flops, current_workers(), budget, self._pace)
+
+    @cached_property
+    def _pace(self) -> Pace:
+        from xmcbench.engine.passes import Pace
+
+        return Pace(time_encoding=self._time_encoding, time_scoring=self._time_scoring)
+
+    def _time_encoding(self, clock: Callable[[], float]) -> float:
+        """Seconds per operation of the second pass over a sample of the training queries: a micro-batch, at most."""
+        from xmcbench.engine.device import synchronise
+
+        lengths_N = self.queries.lengths
+        count = max(1, min(len(lengths_N), int(self.micro_batch_tokens / max(1.0, float(lengths_N.mean())))))
+        sample, taken = self.queries.take(np.unique(np.linspace(0, len(lengths_N) - 1, count).astype(int))), 0.0
+        with uncounted(), self.inference():
+            for _ in range(2):
+                start = clock()
+                self.embed(sample)
+                synchronise()
+                taken = clock() - start
+        return taken / max(1, self.encoder.flops(sample.lengths))
+
+    def _time_scoring(self, clock: Callable[[], float]) -> float:
+        """Seconds per operation of the second search for random queries among random labels."""
+        import torch
+
+        from xmcbench.engine.flops import counting
+
+        random, dimension = torch.Generator().manual_seed(0), self.encoder.dimension
+        labels_LD = torch.randn(min(len(self.labels), SAMPLED_LABELS), dimension, generator=random)
+        queries_ND = torch.randn(SAMPLED_QUERIES, dimension, generator=random)
+        index, taken = build_index(labels_LD.to(default_device())), 0.0
+        with counting():
+            for _ in range(2):
+                start = clock()
+                index.top_k(queries_ND.to(default_device()), min(SAMPLED_NEIGHBOURS, len(labels_LD)))
+                taken = clock() - start
+        return taken / search_flops(SAMPLED_QUERIES, len(labels_LD), dimension)
 
     def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
         """The method's own modules over embeddings, trained with the encoder. None by default."""
@@ -472,6 +513,7 @@ def all_embeddings(method: DualEncoder, *, mining: bool = False) -> Embeddings:
     return Embeddings(
         charging.on_demand(lambda: method.embed_for_all(queries, query_vectors), queries.lengths, of_all[0]),
         charging.on_demand(embed_labels, label_lengths_L, of_all[1]),
+        timed=lambda operations: charging.timed("scoring", operations),
         workers=method.shard.workers,
         stage=stage,
         require=charging.requirement(queries.lengths, label_lengths_L, vector_flops=of_all),
@@ -505,7 +547,7 @@ def _label_groups(method: DualEncoder, train: TrainingData, embeddings: Embeddin
             _log.warning("warning: %s; the groups are computed again", damage)
         else:
             return stored_L
-    with counting() as own:
+    with counting() as own, method.charging.stoppable():
         groups_L = method.label_groups(train, embeddings)
     if groups_L is None:
         return None

@@ -22,7 +22,7 @@ from xmcbench.engine.flops import by_formula, counting
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
 from xmcbench.engine.training import defaults
 from xmcbench.errors import XMCBenchError
-from xmcbench.trial.budget import Budget, peak_memory
+from xmcbench.trial.budget import Budget, PassTooLargeError, peak_memory
 from xmcbench.trial.facts import Ended
 from xmcbench.trial.method import Method
 from xmcbench.trial.run import Progress, Run, derive_seed
@@ -265,7 +265,9 @@ class Training:
         else:
             with self.method.charging.counted("prepare"), torch.no_grad():
                 self.method.begin(all_embeddings(self.method))
-        # Only a step may exceed the budget.
+        if not run.ledger.steps and self.spent() >= 1:
+            raise PassTooLargeError(f"no step was taken: {self._spent_first()}")
+        # Only a step may exceed the budget, or a part of a pass.
         while (before := self.spent()) < 1 and not kept.is_flat():
             if self.index == 0 and not self._refreshed():
                 break
@@ -278,6 +280,21 @@ class Training:
             run.log.ended = Ended.FLAT if kept.is_flat() else None
             if not run.log.ended:  # a pass over the data did not fit: these are the weights of the whole budget
                 kept.evaluate_if_due(1.0)
+        with run.ledger.stage("index"):  # after the last check of the budget nothing is charged to it
+            self._finish()
+
+    def _spent_first(self) -> str:
+        """Which limit preparing and first passes used up."""
+        ledger, limits = self.run.ledger, self.run.budget.spending()
+        name = max(limits, key=lambda name: ledger.spent(name) / limits[name])
+        what = f"{ledger.spent(name):,.4g} {name.replace('_', ' ')}"
+        return f"preparing and first passes took {what} of {limits[name]:,.10g}"
+
+    def _finish(self) -> None:
+        """Note the memory, keep the last weights for a resumed trial, and go on with the chosen ones."""
+        import torch
+
+        run, kept = self.run, self.checkpoints
         for name, peak in (("worker_bytes", peak_memory()), ("worker_device_bytes", device_peak_memory())):
             if peak is not None:
                 own = torch.tensor([peak], device=default_device())

@@ -268,6 +268,10 @@ class Ledger:
         seconds = self.stage_cpu_seconds if self.clock == "processor" else self.stage_seconds
         return sum(seconds.get(stage, 0.0) for stage in BUDGETED_STAGES)
 
+    def device_clock(self) -> float:
+        """What the clock of device seconds shows, from any start: for differences, also outside of stages."""
+        return self._cpu_clock() if self.clock == "processor" else self._clock()
+
     def _settle(self) -> None:
         """Charge the seconds of the open stage until now."""
         if (block := _open.get()) is not None and block.ledger is self:
@@ -357,7 +361,11 @@ class Ledger:
         before = {name: self.spent(name) for name in budget.spending()}
         yield
         for name, spent in before.items():
-            self.largest_step[name] = max(self.spent(name) - spent, self.largest_step.get(name, 0.0))
+            self.note_step(name, self.spent(name) - spent)
+
+    def note_step(self, limit: str, amount: float) -> None:
+        """Note an amount of a limit that was spent between two checks of the budget."""
+        self.largest_step[limit] = max(amount, self.largest_step.get(limit, 0.0))
 
     def left(self, budget: Budget) -> dict[str, float]:
         """What is left of each limit that training uses up, by name; negative where it was crossed."""

@@ -192,7 +192,12 @@ class LMTX(EmbeddingMethod):
             def report(progress: Progress) -> None:
                 own.report(replace(progress, metrics={**progress.metrics, "cycle": cycle + 1}))
 
-            super().fit(data.with_targets(accepted), replace(own, seed=seed, report=report))
+            try:
+                super().fit(data.with_targets(accepted), replace(own, seed=seed, report=report))
+            except PassTooLargeError:  # the rest of the budget went into preparing the cycle
+                if not cycle:
+                    raise
+                return False
         with files.checked_folder(cycles.model(cycle)) as folder:
             self.save(folder)
         cycles.add_score(self._evaluate(documents, cycles, judge))

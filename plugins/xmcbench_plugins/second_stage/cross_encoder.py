@@ -24,7 +24,7 @@ from xmcbench_plugins.second_stage.stage import Reranker
 if TYPE_CHECKING:
     from torch import Tensor
 
-CHUNK = 64  # queries scored at once
+CHUNK, TIMED = 64, 4  # queries scored at once; of these those whose seconds tell those of the others
 WARMUP = 0.1  # share of the training over which the rate rises
 FOLDER, LABELS = "cross-encoder", "labels.json"  # in a model's directory
 SEEDS = 2**63
@@ -174,12 +174,14 @@ class CrossEncoderRanker(Reranker):
         for start in range(0, len(texts), CHUNK):
             features = self.model.preprocess(self._pairs(texts, labels_NK, start))
             lengths.append(features["attention_mask"].sum(dim=1).cpu().numpy())
-        charging, own, lengths_P = (
-            self.first.charging_to(run.ledger, run.budget),
-            self._operations,
-            np.concatenate(lengths),
-        )
-        replace(charging, encoder_flops=lambda own_P: int(own_P.sum()) * own).require(lengths_P)
+        charging, own = self.first.charging_to(run.ledger, run.budget), self._operations
+        lengths_P, pace = np.concatenate(lengths), charging.pace
+        if run.budget.device_seconds is not None and len(lengths_P):
+            begun, few = run.ledger.device_clock(), labels_NK[:TIMED]
+            self.scores(texts[: len(few)], few)
+            taken = run.ledger.device_clock() - begun
+            pace = replace(pace, encoding=taken / max(1, own * int(lengths_P[: (few >= 0).sum()].sum())))
+        replace(charging, encoder_flops=lambda own_P: int(own_P.sum()) * own, pace=pace).require(lengths_P)
         run.ledger.encoder_tokens += int(lengths_P.sum())  # operations count by themselves
 
     def _pairs(self, texts: data.Texts, labels_NK: np.ndarray, start: int) -> list[tuple[str, str]]:

@@ -109,7 +109,11 @@ class SecondStage(Method):
         except PassTooLargeError:
             queries_ND = None
             run.log.ended = Ended.STAGE_TOO_LARGE
-        self.learn(train, queries_ND, run)
+        try:
+            self.learn(train, queries_ND, run)
+        except PassTooLargeError:  # a search took longer than predicted
+            run.log.ended = Ended.STAGE_TOO_LARGE
+            self.learn(train, None, run)
         self._evaluate(run)
 
     def _evaluate(self, run: Run) -> None:

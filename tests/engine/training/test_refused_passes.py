@@ -1,16 +1,26 @@
-"""A pass over the data that does not fit into the rest of the budget is not started: only a step may exceed it."""
+"""A pass over the data that does not fit into the rest of the budget is not started, or ends with it: only a step may
+exceed the budget, or a part of a pass that took longer than predicted.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import Tensor
+from torch.nn.modules.module import register_module_forward_hook
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.trial.budget import PassTooLargeError
-from xmcbench.trial.run import HeldOut, Ledger
+from xmcbench.engine import dual_encoder
+from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.sampling import clusters
+from xmcbench.engine.search.exact import ExactIndex
+from xmcbench.trial import meter
+from xmcbench.trial.budget import PassTooLargeError, current_stage, over_budget
+from xmcbench.trial.run import HeldOut, Ledger, TrainingLog
 
 from .method import Toy, toy
 
@@ -67,19 +77,116 @@ def test_a_first_pass_that_does_not_fit_is_an_error(small_encoder: str, data: Tr
         fit(toy(small_encoder, negatives="cached"), data, tmp_path, 10)
 
 
-def test_seconds_of_a_pass_are_predicted_from_the_steps(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
-    method = toy(small_encoder, negatives="hard")
-    run = make_run(tmp_path, {"device_seconds": 1e6, "epochs": 1})
+class Work:
+    """A clock that only work moves: a hundredth of a second for a text, or what a test says for a stage."""
+
+    def __init__(self, **of_stage: float) -> None:
+        self.seconds, self.of_stage = 0.0, of_stage
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def read(self, module: Any, _: Any, output: Any) -> None:
+        if isinstance(module, Encoder):
+            of_sample = meter._uncounted.get()
+            self.seconds += len(output) * (0.01 if of_sample else self.of_stage.get(current_stage(), 0.01))
+
+
+@pytest.fixture
+def work() -> Iterator[Work]:
+    clock = Work()
+    hook = register_module_forward_hook(clock.read)
+    yield clock
+    hook.remove()
+
+
+def fit_by(clock: Work, method: Toy, data: TrainingData, root: Path, seconds: float) -> Ledger:
+    """The ledger of a fit within so many seconds of `clock`."""
+    log = TrainingLog(Ledger(_cpu_clock=clock))
+    run = make_run(root, {"device_seconds": seconds}, log=log)
     method.fit(data, run)
-    ledger, charging = run.ledger, method.charging
-    ledger.clock, ledger.stage_seconds = "wall", {"train": 3.0}
-    everything = (method.queries.lengths, method.labels.lengths)
-    share = sum(method.encoder.flops(each) for each in everything) / ledger.encoder_flops
-    charging.budget = run.budget.model_copy(update={"device_seconds": 3.0 + 3.0 * share + 1e-6})
-    charging.require(*everything)
-    charging.budget = run.budget.model_copy(update={"device_seconds": 3.0 + 3.0 * share - 1e-6})
-    with pytest.raises(PassTooLargeError, match="device seconds"):
-        charging.require(*everything)
+    assert not over_budget(run.budget, log.ledger.as_dict())
+    return log.ledger
+
+
+def test_seconds_of_a_first_pass_are_predicted(
+    small_encoder: str, data: TrainingData, tmp_path: Path, work: Work
+) -> None:
+    """From a few texts: those of the pass itself are not read."""
+    method = toy(small_encoder, negatives="cached", micro_batch_tokens=20)
+    with pytest.raises(PassTooLargeError, match=r"a pass over 40 texts takes 0\.\d+ device seconds, 0\.\d+ of 0\.3"):
+        fit_by(work, method, data, tmp_path, 0.3)
+    assert 0 < work.seconds < 0.2
+
+
+def test_a_pass_that_takes_longer_than_predicted_ends_with_the_budget(
+    small_encoder: str, data: TrainingData, tmp_path: Path, work: Work
+) -> None:
+    work.of_stage["mine"] = 1.0
+    method = toy(small_encoder, negatives="hard", micro_batch_tokens=20)
+    ledger = fit_by(work, method, data, tmp_path, 9.0)
+    assert (ledger.steps, ledger.refused_pass) == (3, 1)
+    longest = max(map(len, method.encoder.micro_batches(method.queries.lengths, 20)))
+    assert 9.0 <= ledger.device_seconds <= 9.0 + longest
+    assert ledger.device_seconds - 9.0 <= ledger.largest_step["device_seconds"]
+
+
+def test_a_search_is_predicted_and_not_begun(
+    small_encoder: str, data: TrainingData, tmp_path: Path, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[int] = []
+
+    def top_k(index: ExactIndex, queries_ND: Tensor, *given: Any, **more: Any) -> Any:
+        searched.append(len(queries_ND))
+        work.seconds += len(queries_ND)
+        return found(index, queries_ND, *given, **more)
+
+    found = ExactIndex.top_k
+    monkeypatch.setattr(ExactIndex, "top_k", top_k)
+    monkeypatch.setattr(dual_encoder, "SAMPLED_QUERIES", 2)
+    ledger = fit_by(work, toy(small_encoder, negatives="hard"), data, tmp_path, 50.0)
+    assert (ledger.steps, ledger.refused_pass) == (3, 1)
+    assert searched == [2, 2], "60 queries would take 60 seconds"
+    searched.clear()
+    assert fit_by(work, toy(small_encoder, negatives="hard"), data, tmp_path / "more", 150.0).steps > 3
+    assert searched[:3] == [2, 2, 60]
+
+
+def test_a_clustering_ends_with_the_budget(
+    small_encoder: str, data: TrainingData, tmp_path: Path, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def moved(*given: Any) -> Any:
+        work.seconds += 5.0
+        return original(*given)
+
+    original = clusters._moved
+    monkeypatch.setattr(clusters, "_moved", moved)
+    ledger = fit_by(work, toy(small_encoder, negatives="fresh"), data, tmp_path, 12.0)
+    assert (ledger.steps, ledger.refused_pass) == (3, 1)
+    assert 12.0 <= ledger.device_seconds < 17.0
+
+
+def test_preparing_beyond_the_budget_is_an_error_of_one_line(
+    small_encoder: str, data: TrainingData, tmp_path: Path, work: Work, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = toy(small_encoder)
+    prepare = method.prepare
+
+    def slow(train: TrainingData, run: Any) -> None:
+        prepare(train, run)
+        work.seconds += 7.0
+
+    monkeypatch.setattr(method, "prepare", slow)
+    with pytest.raises(
+        PassTooLargeError, match=r"^no step was taken: preparing and first passes took 7\.0\d device seconds of 5$"
+    ):
+        fit_by(work, method, data, tmp_path, 5.0)
+
+
+def test_without_a_limit_of_seconds_nothing_is_measured(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    method = toy(small_encoder, negatives="hard")
+    fit(method, data, tmp_path, 10_000)
+    assert (method.charging.pace.encoding, method.charging.pace.scoring) == (None, None)
 
 
 def test_the_weights_at_the_end_are_evaluated(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from xmcbench.engine.encoders.own_modules import PROMPTS, SentenceModule
 from xmcbench.engine.encoders.settings import MODULES, EncoderConfig, Precision
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.flops import by_formula
+from xmcbench.engine.passes import stop_point
 
 
 @dataclass(frozen=True)
@@ -161,4 +162,5 @@ def embed_all(
             result_ND[upload(group.copy(), device)] = encoder(*texts)
             finished += len(group)
             progress(finished)
+            stop_point()
     return result_ND

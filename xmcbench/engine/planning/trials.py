@@ -25,6 +25,7 @@ from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.settings import Precision
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
+from xmcbench.engine.passes import Pace
 from xmcbench.engine.planning.dry_run import DryRun
 from xmcbench.engine.planning.gpu_facts import SIZE, gpu_facts
 from xmcbench.engine.planning.memory import FLOAT, EncoderCosts, Memory, costs, memory, tokenizer_of
@@ -173,7 +174,9 @@ class Planner:
         ledger = Ledger(clock="wall", _clock=lambda: machine.device_seconds(ledger.flops, settings.precision, workers))
         try:
             work, encoder, notes, probe = self._look(trial, method)
-            charging = Charging(ledger, encoder.flops, budget=budget)
+            per_operation = machine.device_seconds(1.0, settings.precision, workers)
+            pace = Pace(encoding=per_operation, scoring=per_operation, given=True)
+            charging = Charging(ledger, encoder.flops, budget=budget, pace=pace)
             run = DryRun(method, work, probe, charging, budget, trial.seed).spend()
         except XMCBenchError:
             raise

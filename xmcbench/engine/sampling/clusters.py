@@ -23,6 +23,7 @@ from torch.nn.functional import normalize
 
 from xmcbench.engine import flops
 from xmcbench.engine.device import upload
+from xmcbench.engine.passes import stop_point
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sampler import Order
@@ -91,6 +92,7 @@ def _halved(vectors_ND: Tensor, members_SM: Tensor, starts_S2: Tensor) -> Tensor
     half_SM = filler_SM.long() * 2  # 0 and 1 are the halves, 2 is padding
     moving_A = torch.ones_like(rows_A, dtype=torch.bool)
     while bool(moving_A.any()):
+        stop_point()
         second_AM, centres_A2D, fits_A = _moved(vectors_AMD, sums_AD, filler_SM[rows_A], centres_A2D)
         fits_A /= sizes_S[rows_A]
         ids_A = rows_A[moving_A]

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from xmcbench.engine import flops
+from xmcbench.engine.passes import may_stop, stop_point
 from xmcbench.engine.search.index import backend_for, build_index, measured_recall, search_flops
 from xmcbench.engine.workers import ALONE, Workers
 
-BLOCK = 1 << 16  # queries searched in one call, whose scores are dropped
+BLOCK, SHORT_BLOCK = 1 << 16, 1 << 10  # queries searched in one call, whose scores are dropped; between stops
 
 
 class Require(Protocol):
@@ -42,6 +43,7 @@ class Embeddings:
     labels: Callable[[], Tensor]
     workers: Workers = ALONE
     stage: Callable[[str], AbstractContextManager[object]] = nullcontext
+    timed: Callable[[int], AbstractContextManager[object]] = lambda _: nullcontext()  # of a search's operations
     require: Require = lambda **_: None  # there is no budget
     note_recall: Callable[[float], None] = lambda _: None
     progress: Callable[[float], None] = lambda _: None  # gets the finished share of a search for neighbours
@@ -78,9 +80,12 @@ class Embeddings:
             self.note_recall(measured_recall(index, queries_ND, labels_LD, k, exclude))
         first, end = total * rank // size, total * (rank + 1) // size
         mine_MK = np.empty((end - first, k), np.int32)
-        for start in range(0, len(mine_MK), BLOCK):
-            self.progress(start / len(mine_MK))
-            block_BK = mine_MK[start : start + BLOCK]
-            rows = slice(first + start, first + start + len(block_BK))
-            block_BK[:] = index.top_k(queries_ND[rows], k, exclude=exclude[rows]).indices
+        block = SHORT_BLOCK if may_stop() else BLOCK
+        with self.timed(operations // size):
+            for start in range(0, len(mine_MK), block):
+                stop_point()
+                self.progress(start / len(mine_MK))
+                block_BK = mine_MK[start : start + block]
+                rows = slice(first + start, first + start + len(block_BK))
+                block_BK[:] = index.top_k(queries_ND[rows], k, exclude=exclude[rows]).indices
         return self.workers.gather(torch.from_numpy(mine_MK).to(labels_LD.device)).cpu().numpy()
