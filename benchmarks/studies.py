@@ -57,8 +57,8 @@ _STUDIES = (
         "lf-tate-titles-16k",
         "titles",
         ("quality", "budget", "ranks", "tail"),
-        also=(("evidence-one-vs-rest", "one-vs-rest"), ("positives-all", "prime-all-positives")),
-        suggested=("prime-all-positives", "rae-in-batch"),
+        also=(("evidence-one-vs-rest", "one-vs-rest"),),
+        suggested=("rae-in-batch",),
     ),
     Study(
         "records",
@@ -66,7 +66,6 @@ _STUDIES = (
         "lf-tibkat-15k",
         "the small library set",
         ("quality", "budget"),
-        also=(("positives-all", "prime-all-positives"),),
     ),
     Study("gnd", "evidence-gnd", "lf-tibkat-gnd-38k", "the large library set", ("quality",)),
     Study("packages", "evidence-packages", "debian-packages", "packages", ("quality",)),
