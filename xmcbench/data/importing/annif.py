@@ -49,9 +49,9 @@ def _lines(path: Path, options: Options, report: Report) -> Iterator[Row]:
                 raise XMCBenchError(f"{where}: found no tab, expected a text, a tab and URIs")
             continue
         subjects = rest.split()
-        if wrong := [subject for subject in subjects if subject.startswith("<") != subject.endswith(">")]:
+        if wrong := [subject for subject in subjects if (subject[0] == "<") != (subject[-1] == ">")]:
             raise XMCBenchError(f"{where}: found {shown(wrong[0])}, expected URIs with blanks between them")
-        yield Row(text, [clean_uri(subject) for subject in subjects], where)
+        yield Row(text, [subject[1:-1] if subject[0] == "<" else subject for subject in subjects], where)
     if filled := [line for line in skipped if line[1].strip()]:
         where, text = filled[0]
         report.add(Kind.LINES_WITHOUT_TAB, Severity.DOUBT, len(filled), lines, text, where)
@@ -137,6 +137,10 @@ def _known_subjects(
     unknown = pairs = 0
     first = ("", "")
     for row in rows:
+        if label_texts.keys() >= set(row.labels):
+            pairs += len(row.labels)
+            yield row
+            continue
         keys = [subject if subject in label_texts else by_name.get(subject, "") for subject in row.labels]
         pairs += len(keys)
         if "" in keys:

@@ -79,9 +79,11 @@ def _value(item: str) -> Any:
 class LabelColumn:
     """How the labels of a column are written, as its first fields tell; reads the labels of each field."""
 
-    def __init__(self, fields: Sequence[Any], options: Options, report: Report, where: str) -> None:
-        """`fields` are those of up to `SNIFFED` rows; `where` is the place of the first one."""
-        self._options = options
+    def __init__(self, name: str, fields: Sequence[Any], options: Options, report: Report, first: str) -> None:
+        """`fields` are those of up to `SNIFFED` rows; `first` is the place of the first row."""
+        self._name, self._options = name, options
+        self._separator = ""  # taken from the options where a field is separated text
+        where = f"{first}, column {name!r}"
         self.lists = self._written = False
         texts = [field for field in fields if isinstance(field, str) and field.strip()]
         written = [items for field in texts if (items := _parsed(field, where)) is not None]
@@ -96,25 +98,32 @@ class LabelColumn:
         if self._written:
             report.add(Kind.LISTS, Severity.NOTE, len(written), len(texts), texts[0], where)
 
-    def read(self, field: Any, where: str) -> list[str]:
-        """The labels in a field. Raises XMCBenchError, which begins with `where`, for what holds none."""
+    def read(self, field: Any, row: str) -> list[str]:
+        """The labels in a field. Raises XMCBenchError, which names the `row` and the column, for what holds none."""
         if field is None:
             return []
         if isinstance(field, str):
             if not self._written:
-                return [label for part in field.split(self._options.separator) if (label := part.strip())]
+                self._separator = self._separator or self._options.separator
+                return [label for part in field.split(self._separator) if (label := part.strip())]
             if not field.strip():
                 return []
+            where = self._where(row)
             if (items := _parsed(field, where)) is None:
                 raise XMCBenchError(f"{where}: found {shown(field)}, expected a list, as in the rows before")
             field = items
         elif isinstance(field, int) and not isinstance(field, bool):
             field = [field]
         if not isinstance(field, list):
-            raise XMCBenchError(f"{where}: found {shown(field)}, expected text or a list of labels")
+            raise XMCBenchError(f"{self._where(row)}: found {shown(field)}, expected text or a list of labels")
         if self._multi_hot:
-            return self._places(field, where)
-        return [label for part in field if (label := as_key(part, where).strip())]
+            return self._places(field, self._where(row))
+        if not all(isinstance(part, str) for part in field):
+            field = [as_key(part, self._where(row)) for part in field]
+        return [label for part in field if (label := part.strip())]
+
+    def _where(self, row: str) -> str:
+        return f"{row}, column {self._name!r}"
 
     def _places(self, vector: list[Any], where: str) -> list[str]:
         if not self._options.given("label_texts"):

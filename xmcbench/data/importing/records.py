@@ -38,6 +38,7 @@ OTHERS = {
     ".txt": "--format says what its lines are: annif, fasttext, libmultilabel or pecos",
 }
 POINTER = b"version https://git-lfs"
+_DECODER = json.JSONDecoder(object_pairs_hook=with_names_once)  # `json.loads` would make one for each line
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*')  # as Excel writes and reads it
 
 T = TypeVar("T")
@@ -237,7 +238,7 @@ def _json_records(file: TextIO) -> Iterator[dict[str, Any]]:
         if not (content := line.strip()):
             continue
         try:
-            record = json.loads(content, object_pairs_hook=with_names_once)
+            record = _DECODER.decode(content)
         except json.JSONDecodeError as error:
             raise ValueError(f"{error.msg} at character {error.colno}, expected a JSON object a line") from error
         yield _object(record)
@@ -259,7 +260,8 @@ def _json_list(file: TextIO) -> Iterator[dict[str, Any]]:
 def _object(record: Any) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ValueError(f"found {shown(record)}, expected a JSON object a line")
-    if record and all(isinstance(value, dict) for value in record.values()):
+    first = next(iter(record.values()), None)
+    if isinstance(first, dict) and all(isinstance(value, dict) for value in record.values()):
         raise ValueError(
             "found an object of objects, expected one object a line, as DataFrame.to_json(path, orient='records', "
             "lines=True) writes them"

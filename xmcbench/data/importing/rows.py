@@ -57,19 +57,21 @@ def _rows(
     for where, record in first:
         _check_columns(record, columns, where)
     fields = [record[labels] for _, record in first]
-    column = LabelColumn(fields, options, report, f"{first[0][0] if first else path}, column {labels!r}")
+    column = LabelColumn(labels, fields, options, report, first[0][0] if first else str(path))
     known: set[str] = set()
     is_number = True
     count = separated = 0
     for where, record in chain(first, records):
         if labels not in record or text not in record or (group and group[0] not in record):
             _check_columns(record, columns, where)
-        found = column.read(record[labels], f"{where}, column {labels!r}")
+        found = column.read(record[labels], where)
         known.update(found)
         is_number = is_number and all(map(str.isdigit, found))
         count, separated = count + 1, separated + (len(found) > 1)
-        row = Row(as_text(record[text], f"{where}, column {text!r}"), found, where)
-        yield str(record[group[0]]) if group else "", row
+        content = record[text]
+        if not isinstance(content, str):
+            as_text(content, f"{where}, column {text!r}")  # says what is expected
+        yield str(record[group[0]]) if group else "", Row(content, found, where)
     if count and not (column.lists or separated or options.given("separator")):
         report.one_label_a_row = True
     _look_within(report, labels, column, known)
