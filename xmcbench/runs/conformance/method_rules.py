@@ -110,8 +110,8 @@ class MethodSubject(Subject):
     )
     def the_budget_is_kept(self) -> None:
         ledger = self.fitted.log.ledger
-        charged = {name: ledger.spent(name) for name in ledger.over(BUDGET)}
-        require(not charged, f"charged {charged}, allowed {BUDGET.limits()} and one step more")
+        exceeding = {name: ledger.spent(name) for name in ledger.over(BUDGET)}
+        require(not exceeding, f"charged {exceeding}, allowed {BUDGET.limits()} and one step more")
         charged = ledger.steps or ledger.encoder_tokens or ledger.flops or ledger.stage_seconds
         parameters = self.fitted.method.num_parameters
         require(charged or not parameters, f"{parameters} parameters were trained, and nothing was charged")
