@@ -13,6 +13,7 @@ from fakes.bench import Bench
 
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.published import ACCEPTED
+from xmcbench.reporting.words import chosen_on
 from xmcbench.trial.packed import Packed
 from xmcbench.trial.record import Failure, Record, Status, decode
 
@@ -46,8 +47,11 @@ def leaves(value: object) -> set[str]:
 def test_everything_in_a_record_is_shown(bench: Bench, show: Show) -> None:
     record = trial(bench)
     text = show("ok")
-    for leaf in leaves(json.loads(record.model_dump_json(exclude={"provenance": {"command"}}))):
+    for leaf in leaves(
+        json.loads(record.model_dump_json(exclude={"provenance": {"command"}, "selection_split": True}))
+    ):
         assert leaf in text, leaf
+    assert chosen_on(record.selection_split) in text
     for name, figure in record.metrics.items():
         assert f"{name} " in text
         assert f"{100 * figure:.4f}" in text

@@ -32,7 +32,7 @@ def planned(name: str, root: Path) -> TrialPlan | str:
         plan = Planner(root / "data", root / "cache", MACHINES["h100"], 12, 6).plan(trial)
     except XMCBenchError as reason:
         return str(reason)
-    ledger: Any = plan.ledger.as_dict()
+    ledger: Any = {name: amount for name, amount in plan.ledger.as_dict().items() if name != "stage_cpu_seconds"}
     return replace(plan, ledger=ledger)
 
 

@@ -28,7 +28,13 @@ from xmcbench_plugins.teachers.charged_pairs import ChargedPairs
 from xmcbench_plugins.teachers.database import JudgementStore
 
 SMALL = {"teacher": "annotated", "documents": 30, "shortlist": 6, "kept": 2, "batch_size": 10, "learning_rate": 1e-3}
-OWN = ("stage_seconds", "peak_bytes", "worker_bytes", "teacher_cached")  # two runs of one trial differ in these
+OWN = (
+    "stage_seconds",
+    "stage_cpu_seconds",
+    "peak_bytes",
+    "worker_bytes",
+    "teacher_cached",
+)  # two runs of one trial differ in these
 
 
 def confidence(document: str, label: str) -> float:

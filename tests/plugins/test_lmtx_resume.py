@@ -19,7 +19,7 @@ from xmcbench_plugins.teachers.charged_pairs import KEY
 from .lmtx_trials import PLENTY, Trials, weights, yes_to_two_of_three
 
 # Two runs of the same trial differ in these. A resumed one finds answers in the store that it was not charged for yet.
-OWN = ("stage_seconds", "peak_bytes", "worker_bytes", "teacher_cached")
+OWN = ("stage_seconds", "stage_cpu_seconds", "peak_bytes", "worker_bytes", "teacher_cached")
 
 
 def outcome(method: LMTX, run: Run, data: TrainingData) -> Any:

@@ -117,9 +117,9 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.Mo
 def test_there_is_room_for_as_many_as_fit() -> None:
     executor = RayExecutor()
     executor._total = {"CPU": 4.0, "GPU": 1.0}
-    assert executor.has_room(Needs(workers=4))
-    executor._running["a"] = _RayTrial(Task(None, Needs(workers=2), 1.0, print))
-    assert executor.has_room(Needs(workers=2))
-    assert not executor.has_room(Needs(workers=3))
+    assert executor.has_room(Needs(workers=4, gpus=0.0))
+    executor._running["a"] = _RayTrial(Task(None, Needs(workers=2, gpus=0.0), 1.0, print))
+    assert executor.has_room(Needs(workers=2, gpus=0.0))
+    assert not executor.has_room(Needs(workers=3, gpus=0.0))
     assert executor.has_room(Needs(workers=1, gpus=1.0))
-    assert not executor.has_room(Needs(workers=3, min_workers=1)), "it waits for all that it can have"
+    assert not executor.has_room(Needs(workers=3, min_workers=1, gpus=0.0)), "it waits for all that it can have"
