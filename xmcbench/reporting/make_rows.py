@@ -25,7 +25,7 @@ from xmcbench.reporting.rows import Row, grouped, share_spent
 from xmcbench.reporting.text_table import Value, folded
 from xmcbench.reporting.words import chosen_on
 from xmcbench.suite.tables import COLUMNS
-from xmcbench.trial.budget import Budget, UnknownBudget
+from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.facts import why_ended
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import flatten
@@ -72,6 +72,9 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
     scored = first.status in SCORED
     imported = isinstance(first.trial.budget, UnknownBudget)
     failure = first.failure
+    limits = first.trial.budget.spending()
+    limited = any(record.spent.get(name) for record in records for name in limits)
+    solved = any(record.spent.get("solver_flops") for record in records) and not {"flops", "device_seconds"} & {*limits}
     names = [name for name in first.metrics if scored and all(name in record.metrics for record in records)]
     values = {name: [record.metrics[name] for record in records] for name in names}
     return Row(
@@ -94,17 +97,9 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         alike=alike_texts(first),
         unanswered=unanswered(first),
         wrong=what_is_wrong(first),
-        unlimited=scored and not imported and is_unlimited(records, first.trial.budget),
+        unlimited=scored and not imported and (solved or not limited),
         problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",
     )
-
-
-def is_unlimited(records: Sequence[Record], budget: Budget) -> bool:
-    """Whether finished trials, or the linear solver of one, spent nothing that `budget` limits."""
-    limits = budget.spending()
-    limited = any(record.spent.get(name) for record in records for name in limits)
-    solved = any(record.spent.get("solver_flops") for record in records) and not {"flops", "device_seconds"} & {*limits}
-    return solved or not limited
 
 
 def encoder_text(settings: dict[str, Any]) -> str:
