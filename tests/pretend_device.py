@@ -40,6 +40,7 @@ READS = {
     "aten::nonzero", "aten::repeat_interleave", "aten::unique_consecutive", "aten::unique_dim",
 }  # fmt: skip
 INDEXED = {"aten::index", "aten::index_put", "aten::index_put_"}  # by a mask: the device counts its elements first
+WATCHING = ("__torch_dispatch__", "__torch_function__")  # these hooks see an operation that another function asked for
 _noted: Counter[str] = Counter()
 
 
@@ -224,7 +225,7 @@ def _device_generator(func: Any, kwargs: dict[str, Any]) -> Iterator[None]:
 def _note(what: str) -> None:
     """Count a wait for the innermost function of the project that is being called."""
     frame = sys._getframe(1)
-    while frame and (not frame.f_code.co_filename.startswith(CODE) or frame.f_code.co_name == "__torch_function__"):
+    while frame and (not frame.f_code.co_filename.startswith(CODE) or frame.f_code.co_name in WATCHING):
         frame = frame.f_back  # type: ignore[assignment]
     _noted[f"{frame.f_code.co_qualname}, {what}" if frame else what] += 1
 
