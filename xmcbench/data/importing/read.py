@@ -90,7 +90,8 @@ def _split(
 def split_by_hash(rows: Iterator[Row], test_share: float) -> tuple[list[Row], list[Row]]:
     """Training and test rows by the SHA-256 of the text: the same text always falls into the same split."""
     splits: tuple[list[Row], list[Row]] = [], []
+    bound = test_share * 2**64
     for row in rows:
-        digest = int.from_bytes(sha256(row.text.encode("utf-8", "surrogatepass")).digest()[:8], "big")
-        splits[digest < test_share * 2**64].append(row)
+        digest = sha256(row.text.encode("utf-8", "surrogatepass")).digest()
+        splits[int.from_bytes(digest[:8], "big") < bound].append(row)
     return splits

@@ -66,13 +66,13 @@ def numbered(
 
     What goes wrong becomes an XMCBenchError of one line, with the file and the row.
     """
-    row = 1
+    row, start = 1, f"{path}: row "
     try:
         check_file(path)
         encoding = find_encoding(path, options, report)
         with open_binary(path) as opened:
             for found in parse(io.TextIOWrapper(opened, encoding, newline="")):
-                yield f"{path}: row {row}", found
+                yield f"{start}{row}", found
                 row += 1
     except LookupError as error:
         raise XMCBenchError(f"{path}: {error}, expected the name of an encoding") from error

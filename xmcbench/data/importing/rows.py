@@ -58,14 +58,13 @@ def _rows(
         _check_columns(record, columns, where)
     fields = [record[labels] for _, record in first]
     column = LabelColumn(labels, fields, options, report, first[0][0] if first else str(path))
-    known: set[str] = set()
-    is_number = True
+    labelled, is_number = False, True
     count = separated = 0
     for where, record in chain(first, records):
         if labels not in record or text not in record or (group and group[0] not in record):
             _check_columns(record, columns, where)
         found = column.read(record[labels], where)
-        known.update(found)
+        labelled = labelled or bool(found)
         is_number = is_number and all(map(str.isdigit, found))
         count, separated = count + 1, separated + (len(found) > 1)
         content = record[text]
@@ -74,8 +73,9 @@ def _rows(
         yield str(record[group[0]]) if group else "", Row(content, found, where)
     if count and not (column.lists or separated or options.given("separator")):
         report.one_label_a_row = True
-    _look_within(report, labels, column, known)
-    if known and is_number and not (named or options.given("label_texts")):
+    if report.within:
+        _look_within(path, options, report, columns, column)
+    if labelled and is_number and not (named or options.given("label_texts")):
         _look_for_names(path, options, report, columns)
 
 
@@ -105,8 +105,15 @@ def _grouped(rows: Iterable[tuple[str, Row]]) -> Iterator[Row]:
     yield from groups.values()
 
 
-def _look_within(report: Report, labels: str, column: LabelColumn, known: set[str]) -> None:
-    """Say where lines within fields are rows: what stands in the column of labels are labels of other rows."""
+def _look_within(path: Path, options: Options, report: Report, columns: Sequence[str], column: LabelColumn) -> None:
+    """Say where lines within fields are rows: what stands in the column of labels are labels of other rows.
+
+    The file is read again for these, which few files need.
+    """
+    known: set[str] = set()
+    labels = columns[1]
+    for where, record in read_records(path, options, Report(), columns):
+        known.update(column.read(record[labels], where))
     swallowed = []
     for where, record in report.within:
         try:

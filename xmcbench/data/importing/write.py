@@ -100,13 +100,14 @@ def write_assembled(
 
 
 def _label_ids(row: Row, ids: dict[str, int], label_texts: dict[str, str] | None) -> list[int]:
-    for key in row.labels:
-        if label_texts is None:
-            ids.setdefault(key, len(ids))
-        elif key not in ids:
-            near = suggest(key, list(ids)[:10_000])
-            raise XMCBenchError(f"{row.where}: found the label {key!r}, which has no text{near}")
-    return sorted({ids[key] for key in row.labels})
+    if label_texts is None:
+        return sorted({ids.setdefault(key, len(ids)) for key in row.labels})
+    try:
+        return sorted({ids[key] for key in row.labels})
+    except KeyError as error:
+        (key,) = error.args
+        near = suggest(key, list(ids)[:10_000])
+        raise XMCBenchError(f"{row.where}: found the label {key!r}, which has no text{near}") from None
 
 
 def _unique(targets: Targets, elsewhere: set[str], sizes: Imported, deduplicate: bool) -> Targets:
@@ -114,13 +115,14 @@ def _unique(targets: Targets, elsewhere: set[str], sizes: Imported, deduplicate:
     kept = [(row, labels) for row, labels in targets if row.text not in elsewhere]
     sizes.shared += len(targets) - len(kept)
     if not deduplicate:
-        kept = targets
+        sizes.repeated += len(targets) - len({row.text for row, _ in targets})
+        return targets
     first: dict[str, tuple[Row, list[int]]] = {}
     for row, labels in kept:
         earlier, others = first.get(row.text, (row, []))
         first[row.text] = earlier, sorted({*others, *labels})
     sizes.repeated += len(kept) - len(first)
-    return list(first.values()) if deduplicate else kept
+    return list(first.values())
 
 
 def write_dataset(
@@ -137,9 +139,10 @@ Lines = Iterable[Mapping[str, Any]]
 def write_json_layout(folder: Path, train: Lines, test: Lines, labels: Lines, more: Mapping[str, str]) -> None:
     """Write a dataset into `folder`; `more` are the contents of further files by name, of the card among them."""
     folder.mkdir(parents=True, exist_ok=True)
+    encode = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for each line
     for name, lines in (("trn", train), ("tst", test), ("lbl", labels)):
         with (folder / f"{name}.json").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+            file.writelines(encode(line) + "\n" for line in lines)
     for name, content in more.items():
         (folder / name).write_text(content, encoding="utf-8")
 
