@@ -106,6 +106,11 @@ class EmbeddingMethod(DualEncoder):
         return {name: value for name, value in found.items() if name in own.keys() - given.keys()} | given
 
     @classmethod
+    def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
+        """Training draws batches from the training pairs, unless a method makes pairs of its own."""
+        return True
+
+    @classmethod
     def labels_of_step(cls, config: EmbeddingMethod.Config, num_labels: int, batch_size: int) -> float:
         """About how many label texts a step encodes: those drawn for its queries, unless a method says otherwise."""
         drawn = sum(getattr(config, name, 0) for name in LABELS_OF_QUERY if name not in config.unused())

@@ -55,6 +55,20 @@ def check_methods(file: SuiteFile, expansion: Expansion, problems: Problems) -> 
     _check_tune(file, expansion, problems)
 
 
+def check_track(file: SuiteFile, variants: Sequence[Variant], problems: Problems) -> None:
+    """No method of the zero-shot track asks for training annotations."""
+    if file.track != "zero-shot":
+        return
+    for variant in variants:
+        kind = variant.method.thing
+        if kind.needs_annotations(kind.Config.model_validate(variant.config)):
+            problems.add(
+                ("methods", variant.entry),
+                f"{variant.method.name} learns from training annotations, which track: zero-shot hides; "
+                "docs/methods.md lists methods that learn without them",
+            )
+
+
 def check_equal(file: SuiteFile, variants: Sequence[Variant], problems: Problems) -> None:
     """With the key `equal`, every budget has exactly that limit."""
     if file.equal is None:

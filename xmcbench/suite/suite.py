@@ -14,7 +14,7 @@ from xmcbench.errors import UnknownNameError
 from xmcbench.files.yaml_lines import Problems, YamlDocument, read, validate
 from xmcbench.plugins.registry import registry
 from xmcbench.suite import overrides
-from xmcbench.suite.checks import check_equal, check_methods, check_names
+from xmcbench.suite.checks import check_equal, check_methods, check_names, check_track
 from xmcbench.suite.expansion import Expansion, Variant
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.schema import SuiteFile
@@ -116,6 +116,7 @@ def load_suite(
     if (trials := len(file.datasets) * len(variants) * len(file.seeds)) > MAX_TRIALS:
         problems.add((), f"found {trials:,} trials, expected at most {MAX_TRIALS:,}")
     check_equal(file, variants, problems)
+    check_track(file, variants, problems)
     problems.check()
     return Suite.model_construct(**{**dict(file), "metrics": file.metric_names}, variants=variants)
 

@@ -91,6 +91,14 @@ class Method(ABC):
         return {charge_part(limit): version for limit, version in cls.info.charges.items() if limit in limits}
 
     @classmethod
+    def needs_annotations(cls, config: Config) -> bool:  # noqa: ARG003
+        """Whether `fit` asks for training annotations under `config`: a suite of the zero-shot track refuses it then.
+
+        A method that does not say so ends there with an error once it asks.
+        """
+        return False
+
+    @classmethod
     def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:  # noqa: ARG003
         """The settings that a suite gives, and those that follow from data and budget where it does not say them.
 

@@ -57,6 +57,10 @@ class OutsideMethod(Method):
     def num_parameters(self) -> int:
         return self._num_parameters
 
+    @classmethod
+    def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
+        return True
+
     def fit(self, train: data.TrainingData, run: Run) -> None:
         """Write the training data, run the program, and charge its time, memory and what it reports as spent."""
         folder = run.checkpoint / "program"

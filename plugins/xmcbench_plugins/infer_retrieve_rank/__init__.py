@@ -94,6 +94,10 @@ class InferRetrieveRank(EmbeddingMethod):
         assert isinstance(config, InferRetrieveRank.Config)
         return {**super().versions(config), **config.teacher.versions()}
 
+    @classmethod
+    def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
+        return False
+
     def fit(self, train: data.TrainingData, run: Run) -> None:
         ids = np.sort(run.rng("documents").permutation(len(train.texts))[: self.config.documents])
         data = train.rows(ids)

@@ -136,6 +136,10 @@ class LMTX(EmbeddingMethod):
         assert isinstance(config, LMTX.Config)
         return {**super().versions(config), **config.teacher.versions()}
 
+    @classmethod
+    def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
+        return False
+
     def fit(self, train: data.TrainingData, run: Run) -> None:
         documents, cycles = self._documents(train, run), Cycles(run)
         if cycles.scores:

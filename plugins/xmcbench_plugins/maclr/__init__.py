@@ -132,6 +132,10 @@ class MACLR(EmbeddingMethod):
     def versions(cls, config: Method.Config) -> dict[str, int]:
         return {**super().versions(config), WORDS: registry().method(WORDS).version}
 
+    @classmethod
+    def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
+        return False
+
     def fit(self, train: data.TrainingData, run: Run) -> None:
         first, share = Pretraining(self.config), 1 - self.config.self_training
         with run.part("pretraining", run.budget.times(share), done=share) as own:

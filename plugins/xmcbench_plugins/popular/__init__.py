@@ -20,6 +20,10 @@ class Popular(Method):
     info = MethodInfo(summary="the most frequent labels of the training split, the same for every query")
     uses_gpu = False
 
+    @classmethod
+    def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
+        return True
+
     def fit(self, train: data.TrainingData, run: Run) -> None:
         """Count the training queries of each label; pairs that evaluation ignores are not counted."""
         with run.ledger.stage("train"):

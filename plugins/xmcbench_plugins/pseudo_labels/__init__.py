@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import EmbeddingMethod, MethodInfo, Run, XMCBenchError, data, hookimpl, losses, sampling
+from xmcbench import EmbeddingMethod, Method, MethodInfo, Run, XMCBenchError, data, hookimpl, losses, sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,6 +42,10 @@ class PseudoLabels(EmbeddingMethod):
     @abstractmethod
     def pair(self, words: Words, rng: np.random.Generator) -> tuple[Words, Words]:
         """A non-empty query and label from the words of a document, which has at least two."""
+
+    @classmethod
+    def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
+        return False
 
     def fit(self, train: data.TrainingData, run: Run) -> None:
         self._rng = run.rng("pairs")

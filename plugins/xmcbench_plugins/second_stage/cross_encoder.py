@@ -18,8 +18,8 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import MethodInfo, Run, XMCBenchError, data, encoders, import_extra
-from xmcbench_plugins.second_stage.stage import Reranker
+from xmcbench import DualEncoder, Method, MethodInfo, Run, XMCBenchError, data, encoders, import_extra
+from xmcbench_plugins.second_stage.stage import Reranker, resolve
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,6 +67,13 @@ class CrossEncoderRanker(Reranker):
     def num_parameters(self) -> int:
         own: int = sum(values.numel() for values in self.model.parameters() if values.requires_grad)
         return self.first.num_parameters + own
+
+    @classmethod
+    def needs_annotations(cls, config: Method.Config) -> bool:
+        """Asked as it is, it needs what its first method needs."""
+        assert isinstance(config, CrossEncoderRanker.Config)
+        kind, settings = resolve(config.first, DualEncoder)
+        return config.epochs > 0 or kind.needs_annotations(settings)
 
     def skip(self, card: data.DatasetCard) -> str | None:
         if find_spec(LIBRARY) is None:

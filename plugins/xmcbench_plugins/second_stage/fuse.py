@@ -119,6 +119,10 @@ class Fuse(Method):
             own |= {f"part {number} {what}": version for what, version in charged.items()}
         return own
 
+    @classmethod
+    def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
+        return True
+
     @property
     def num_parameters(self) -> int:
         return sum(part.num_parameters for part in self.parts)

@@ -86,6 +86,10 @@ class SecondStage(Method):
         first = {f"first {part}": version for part, version in kind.charge_versions(settings, limits).items()}
         return {**super().charge_versions(config, limits), **first}
 
+    @classmethod
+    def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
+        return True
+
     def skip(self, card: data.DatasetCard) -> str | None:
         return self.first.skip(card)
 

@@ -87,6 +87,10 @@ class NearestNeighbours(WordMethod):
         neighbours: int = Field(20, gt=0, description="nearest training queries")
         power: float = Field(3.0, gt=0, description="exponent of the cosine; a high one favours the nearest")
 
+    @classmethod
+    def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
+        return True
+
     def index(self, train: data.TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
         return {"queries": words_MV[: len(train.texts)].T.tocsr(), "targets": train.targets}
 
