@@ -110,14 +110,12 @@ def export(
     """Write a dataset with its card in a layout of the Extreme Classification Repository."""
     from xmcbench.data import load
     from xmcbench.data.exporting import export as write
-    from xmcbench.data.exporting import read_keys
+    from xmcbench.data.exporting import label_keys
     from xmcbench.data.prepared import find_source
-    from xmcbench.data.source import FolderSource
 
     source = find_source(name, data)
     dataset = load(name, data)
-    keys = read_keys(data / name) if isinstance(source, FolderSource) else ()
-    changed_texts = write(dataset, folder, source.draft, keys, layout)
+    changed_texts = write(dataset, folder, source.draft, label_keys(source, data), layout)
     echo(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
     if changed_texts:
         echo(

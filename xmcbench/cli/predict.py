@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +18,6 @@ from xmcbench.runs.terminal import echo, listing
 if TYPE_CHECKING:
     from xmcbench.data import Texts
     from xmcbench.trial.method import Method
-    from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
 
 
@@ -39,14 +40,10 @@ def predict(
     texts = [*(text or []), *(lines(file) if file else [])]
     if not texts:
         raise XMCBenchError("predict: no texts: expected --text TEXT or --file FILE")
-    _, known, method = trained(run, seed, store, data)
-    added = lines(labels) if labels else []
-    if added:
-        method.add_labels(added)
-    elif labels:
-        raise XMCBenchError(f"{labels}: found no label, expected one per line")
-    predictions = method.predict(texts, min(k, len(known) + len(added)))
-    rankings = zip(texts, labels_of(predictions, [*known, *added] if added else known), strict=True)
+    model = trained(run, seed, store, data)
+    if labels:
+        model = model.with_labels(lines(labels), labels)
+    rankings = zip(texts, model.rank(texts, k), strict=True)
     answers = [{"text": text, "labels": ranked} for text, ranked in rankings]
     if format == "json":
         echo(json.dumps(answers, indent=1, ensure_ascii=False, allow_nan=False))
@@ -69,15 +66,58 @@ def lines(file: Path) -> list[str]:
         raise XMCBenchError(f"{file}: not UTF-8 (byte {problem.start})") from problem
 
 
-def trained(run: str, seed: int | None, store: Path, data: Path) -> tuple[Record, Texts, Method]:
-    """The trial, the label texts of its dataset and its model."""
+@dataclass(frozen=True)
+class Trained:
+    """The model of a trial, and what its dataset tells of the labels that it ranks."""
+
+    record: Record
+    method: Method
+    labels: Texts  # texts, by label id
+    keys: Sequence[str]  # such as URIs, by label id; empty where the dataset has none
+    language: str  # of the label texts; empty where the dataset does not say it
+
+    def with_labels(self, added: Sequence[str], where: Path) -> Trained:
+        """The same, ranking `added` too; they have no keys. Raises XMCBenchError where the method cannot."""
+        if not added:
+            raise XMCBenchError(f"{where}: found no label, expected one per line")
+        self.method.add_labels(added)
+        return replace(self, labels=[*self.labels, *added])
+
+    def rank(self, texts: Sequence[str], k: int) -> list[list[dict[str, Any]]]:
+        """The best `k` labels of each text, best first: id, text, score, and key where it has one.
+
+        A method may return fewer than `k`.
+        """
+        found = self.method.predict(texts, min(k, len(self.labels)))
+        return [
+            [
+                {
+                    "id": int(label),
+                    **({"key": self.keys[label]} if label < len(self.keys) else {}),
+                    "label": self.labels[int(label)],
+                    "score": float(score),
+                }
+                for label, score in zip(row, scores, strict=True)
+                if label >= 0
+            ]
+            for row, scores in zip(found.indices, found.scores, strict=True)
+        ]
+
+
+def trained(run: str, seed: int | None, store: Path, data: Path) -> Trained:
+    """The model of a trial, with the labels of its dataset."""
     from xmcbench.cli.find import find_trial
+    from xmcbench.data.exporting import label_keys
+    from xmcbench.data.prepared import find_source
     from xmcbench.runs.saved_model import load_saved_model
     from xmcbench.trial.store import Store
 
     place = Store(store)
     record = find_trial(place, run, seed)
-    return record, label_texts(record, data), load_saved_model(place, record)
+    source = find_source(record.trial.dataset, data)
+    labels = label_texts(record, data)
+    method = load_saved_model(place, record)
+    return Trained(record, method, labels, label_keys(source, data), source.draft.language)
 
 
 def label_texts(record: Record, data: Path) -> Texts:
@@ -92,18 +132,6 @@ def label_texts(record: Record, data: Path) -> Texts:
             f"the trial ran on {trial.dataset_hash[:12]}: its labels may differ"
         )
     return dataset.label_texts
-
-
-def labels_of(predictions: Predictions, labels: Texts) -> list[list[dict[str, Any]]]:
-    """The labels of each text, best first; a method may return fewer than `k`."""
-    return [
-        [
-            {"id": int(label), "label": labels[int(label)], "score": float(score)}
-            for label, score in zip(row, scores, strict=True)
-            if label >= 0
-        ]
-        for row, scores in zip(predictions.indices, predictions.scores, strict=True)
-    ]
 
 
 def _table(answer: dict[str, Any]) -> str:

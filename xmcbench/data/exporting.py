@@ -24,7 +24,7 @@ from xmcbench.data.formats import (
     write_texts,
 )
 from xmcbench.data.inspection import Imported
-from xmcbench.data.source import SIZES, Draft, own_source
+from xmcbench.data.source import SIZES, Draft, FolderSource, Source, own_source
 from xmcbench.data.text_files import read_blocks, read_texts
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_directory
@@ -106,6 +106,16 @@ def import_layout(folder: Path, made: Path) -> Imported:
     dataset = source.read(folder.parent)
     write_files(dataset, made, source.draft, read_keys(folder), "json")
     return Imported(train=len(dataset.train.texts), test=len(dataset.test.texts), labels=len(dataset.label_texts))
+
+
+def label_keys(source: Source, data_dir: Path) -> list[str]:
+    """The keys of the labels of a source's dataset, by label id; empty where its files have none.
+
+    A dataset that a track derives has the labels, and so the keys, of its base.
+    """
+    while source.base is not None:
+        source = source.base
+    return read_keys(data_dir / source.name) if isinstance(source, FolderSource) else []
 
 
 def read_keys(directory: Path) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -11,27 +13,35 @@ from urllib.parse import quote
 from typer import Argument, Option, Typer
 
 from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
-from xmcbench.cli.predict import label_texts, labels_of, lines, trained
-from xmcbench.errors import XMCBenchError
+from xmcbench.cli.predict import Trained, label_texts, lines, trained
+from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
-    from xmcbench.data import Texts
-    from xmcbench.trial.method import Method
-    from xmcbench.trial.record import Record
     from xmcbench_plugins.serving.server import Rank
+
+URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"]+")
 
 
 def serve(
     run: RunName,
     port: Annotated[int, Option(min=0, max=65_535, help="Port of this machine; 0 takes a free one.")] = 8080,
     uris: Annotated[
-        Path | None, Option(metavar="FILE", help="The URIs of the labels, one per line in the order of their ids.")
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="The URIs of the labels, one per line in the order of their ids. [default: the keys of the dataset]",
+        ),
     ] = None,
     annif: Annotated[
-        Path | None, Option(metavar="FOLDER", help="Write a project and its vocabulary for Annif here.")
+        Path | None,
+        Option(metavar="FOLDER", help="Write a project and its vocabulary for Annif into FOLDER/projects.d."),
+    ] = None,
+    language: Annotated[
+        str | None,
+        Option(metavar="CODE", help="Language of the label texts, for Annif. [default: that of the dataset]"),
     ] = None,
     k: Annotated[int, Option("-k", min=1, help="Labels per text, unless a request has `limit`.")] = 10,
     seed: Seed = None,
@@ -43,45 +53,75 @@ def serve(
     POST a form with `text` to /suggest; the answer has uri, label and score of the best labels, as the backend `http`
     of Annif expects. Scores are passed through the logistic function: between 0 and 1, in the same order.
     """
-    from xmcbench_plugins.serving.server import server, write_project
+    for package in ("starlette", "uvicorn"):
+        import_extra(package, "serve", "xmcbench serve")
+    from xmcbench_plugins.serving.annif import write_project
+    from xmcbench_plugins.serving.server import listen, server
 
-    record, labels, method = trained(run, seed, store, data)
-    names = _uris(uris, record, len(labels))
-    method.predict(["a text"], 1)  # a model that cannot predict says so before it serves
-    with server(port, ranking(method, names, labels), k) as served:
-        address = "http://{}:{}".format(*served.server_address[:2])
+    model = trained(run, seed, store, data)
+    trial, names = model.record.trial, uris_of(uris, model)
+    model.rank(["a text"], 1)  # a model that cannot predict says so before it serves
+    spoken = _language(language, model) if annif is not None else ""
+    with listen(port) as taken:
+        address = "http://{}:{}/suggest".format(*taken.getsockname()[:2])
         if annif is not None:
-            for path in write_project(annif, record, names, labels, f"{address}/suggest", k):
-                echo(str(path))
-        echo(f"{record.trial.dataset}/{record.trial.label}: {address}/suggest; Ctrl+C ends it", err=True)
-        try:
-            served.serve_forever()
-        except KeyboardInterrupt:
-            echo("ended", err=True)
+            commands = write_project(annif, model.record, names, model.labels, spoken, address, k)
+            echo("\n".join([f"cd {annif}", *commands]))
+        echo(f"{trial.dataset}/{trial.label}: {address}; Ctrl+C ends it", err=True)
+        with suppress(KeyboardInterrupt):
+            server(ranking(model, names), k, about(model)).run(sockets=[taken])
+        echo("ended", err=True)
 
 
-def ranking(method: Method, uris: Sequence[str], labels: Texts) -> Rank:
-    """What ranks the labels of one text: uri, label, and score between 0 and 1 of each."""
+def ranking(model: Trained, uris: Sequence[str]) -> Rank:
+    """What ranks the labels of texts: uri, label, and score between 0 and 1 of each."""
     import numpy as np
 
-    def rank(text: str, k: int) -> list[dict[str, Any]]:
-        (found,) = labels_of(method.predict([text], min(k, len(uris))), labels)
+    def rank(texts: Sequence[str], k: int) -> list[list[dict[str, Any]]]:
         return [
-            {
-                "uri": uris[one["id"]],
-                "label": " ".join(one["label"].split()),
-                "score": float(1 / (1 + np.exp(-np.clip(one["score"], -30, 30)))),
-            }
-            for one in found
+            [
+                {
+                    "uri": uris[one["id"]],
+                    "label": " ".join(one["label"].split()),
+                    "score": float(1 / (1 + np.exp(-np.clip(one["score"], -30, 30)))),
+                }
+                for one in found
+            ]
+            for found in model.rank(texts, k)
         ]
 
     return rank
 
 
-def _uris(file: Path | None, record: Record, num_labels: int) -> list[str]:
-    """The URI of each label; without a file, names that tell the dataset and the id."""
+def about(model: Trained) -> dict[str, Any]:
+    """What the server says of its model; Annif reads `is_trained` and `modification_time`."""
+    trial = model.record.trial
+    return {
+        "name": f"{trial.dataset}/{trial.label}",
+        "key": model.record.key,
+        "labels": len(model.labels),
+        "language": model.language,
+        "is_trained": True,
+        "modification_time": model.record.ended,
+    }
+
+
+def _language(given: str | None, model: Trained) -> str:
+    if code := given or model.language:
+        return code
+    raise XMCBenchError(
+        f"--annif: the dataset {model.record.trial.dataset} does not say the language of its label texts, "
+        "expected --language CODE, as in en"
+    )
+
+
+def uris_of(file: Path | None, model: Trained) -> list[str]:
+    """The URI of each label: of the file, or the dataset's keys; a key that is no URI, or an id, follows a prefix."""
+    prefix, num_labels = f"urn:xmcbench:{quote(model.record.trial.dataset)}:", len(model.labels)
+    if file is None and len(set(model.keys)) == num_labels:
+        return [key if URI.fullmatch(key) else prefix + quote(key, safe="") for key in model.keys]
     if file is None:
-        return [f"urn:xmcbench:{quote(record.trial.dataset)}:{label}" for label in range(num_labels)]
+        return [f"{prefix}{label}" for label in range(num_labels)]
     found = [line.strip() for line in lines(file)]
     if len(found) != num_labels:
         raise XMCBenchError(f"{file}: found {len(found):,} URIs, expected one for each of {num_labels:,} labels")
