@@ -23,8 +23,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_built_in_method_has_a_corridor_of_its_current_versions() -> None:
     """Except those that run other programs, which few machines have."""
     own = [method for method in registry().all("method") if method.origin.distribution == OWN]
-    assert {method.name for method in own if not issubclass(method.thing, OutsideMethod)} == set(METHODS)
+    names = {method.name for method in own if not issubclass(method.thing, OutsideMethod)}
+    new, gone = sorted(names - set(METHODS)), sorted(set(METHODS) - names)
+    assert not new, f"add the trainings of {new} to tests/corridor_methods.py, then run `python tests/corridors.py`"
+    assert not gone, f"remove {gone} from tests/corridor_methods.py and tests/corridors.yaml: no such method"
     stored = corridors.stored()
+    assert set(stored) >= set(METHODS), "run `python tests/corridors.py`, which measures the corridors that are missing"
     assert {name: stored[name]["versions"] for name in METHODS} == {name: corridors.versions(name) for name in METHODS}
 
 

@@ -7,12 +7,14 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from test_imports import method_files
 
@@ -27,6 +29,7 @@ CI = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
 NAMES_THAT_SAY_NOTHING = {"utils", "helpers", "common", "misc"}
 
 
+@cache
 def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -163,19 +166,17 @@ def test_ci_stops_at_the_first_failure() -> None:
 def test_the_image_has_the_pinned_packages() -> None:
     """`hadolint` knows the rules of a Dockerfile, not those of this project."""
     image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    installs = re.findall(r"pip install (.*?) \\$", image, flags=re.MULTILINE)
-    assert [line.partition(" --index-url")[0] for line in installs] == [
-        f"--no-cache-dir torch=={pins()['torch']}",
-        "--no-cache-dir -c constraints.txt '.[cpu,minilm,plots]'",
-    ]
-    assert re.findall(r"^FROM (.*)", image, flags=re.MULTILINE) == ["python:3.11-slim"]
-    assert PROJECT["requires-python"] == ">=3.11"
-    assert {"cpu", "minilm", "plots"} <= set(PROJECT["optional-dependencies"])
+    for line in re.findall(r"pip install (.*?) \\$", image, flags=re.MULTILINE):
+        assert f"torch=={pins()['torch']}" in line or "-c constraints.txt" in line, line
+    for extra in re.findall(r"[\w-]+", "".join(re.findall(r"'\.\[(.*?)\]'", image))):
+        assert extra in PROJECT["optional-dependencies"], extra
+    for version in re.findall(r"^FROM python:([\d.]+)", image, flags=re.MULTILINE):
+        assert SpecifierSet(PROJECT["requires-python"]).contains(version)
 
 
 def test_pre_commit_uses_the_tools_of_the_environment() -> None:
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     assert {repo["repo"] for repo in config["repos"]} == {"local"}
-    hooks = [hook for repo in config["repos"] for hook in repo["hooks"]]
-    assert {hook["language"] for hook in hooks} == {"system"}
-    assert {hook["entry"].removesuffix(" --fix") for hook in hooks} == {"ruff check", "ruff format", "mypy"}
+    for hook in (hook for repo in config["repos"] for hook in repo["hooks"]):
+        assert hook["language"] == "system", hook
+        assert any(line.startswith(hook["entry"].removesuffix(" --fix")) for line in CI), f"CI does not run {hook}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -31,6 +31,7 @@ BELOW["api"] = {*BELOW}
 BELOW["cli"] = {*BELOW}
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module of the package by its dotted name, but the one that starts the command line."""
     return {dotted(path): path for path in PACKAGE.rglob("*.py") if path.name != "__main__.py"}
@@ -41,22 +42,24 @@ def dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
+@cache
+def imports(path: Path) -> set[str]:
     """The modules of the package that a file imports: at its top, inside functions, and under `TYPE_CHECKING`."""
+    found, known = set(), modules()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in known)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: a relative import"
-            for alias in node.names:
-                full = f"{node.module}.{alias.name}"
-                yield full if full in known else str(node.module)
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in known else str(node.module) for name in full}
+    return found & known.keys()
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     """For each module those that it imports; `xmcbench` itself, which exports lazily, is left out."""
-    known = modules()
-    found = {name: {other for other in imports(path, known) if other in known} for name, path in known.items()}
+    found = {name: imports(path) for name, path in modules().items()}
     return {name: others - {name, "xmcbench"} for name, others in found.items() if name != "xmcbench"}
 
 
@@ -65,8 +68,7 @@ def storey(module: str) -> str:
 
 
 def test_no_module_imports_the_top_of_the_package() -> None:
-    known = modules()
-    assert not [name for name, path in known.items() if "xmcbench" in set(imports(path, known))]
+    assert not [name for name, path in modules().items() if "xmcbench" in imports(path)]
 
 
 def test_every_arrow_points_down() -> None:
