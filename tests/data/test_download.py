@@ -112,6 +112,7 @@ def test_fetch_downloads_checks_and_unpacks(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export(load("catalog-50"), tmp_path / "made", Draft(name="made"))
+    (tmp_path / "made" / "notes.txt").write_text("notes")
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         archive.add(tmp_path / "made", "xmc-base/mine")
@@ -125,7 +126,7 @@ def test_fetch_downloads_checks_and_unpacks(
 
     digest = hashlib.sha256(server.content).hexdigest()
     assert f"found the SHA-256 {digest}, expected 00" in fetch("--sha256", "00")
-    assert "Y.txt" in fetch("--sha256", digest)
+    assert "no layout has files of these names: 'xmc-base/mine/notes.txt'" in fetch("--sha256", digest)
     assert "already on disk" in fetch()
     assert server.begun == [0]
     assert source.read(tmp_path).card.num_labels == 50

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from xmcbench.cli.datasets import app
 from xmcbench.data import Dataset, load
-from xmcbench.data.download import unpack
+from xmcbench.data.download import listed, unpack
 from xmcbench.data.importing.options import Options
 from xmcbench.data.importing.rows import Row
 from xmcbench.data.importing.rows import read_rows as read_from
@@ -295,15 +295,37 @@ def make_tar(path: Path, files: dict[str, str], *links: tuple[str, str]) -> Path
 def test_an_archive_is_unpacked_wherever_its_folders_lie(tmp_path: Path, make: object) -> None:
     nested = {f"Some Folder/{name}": content for name, content in FILES.items()} | {"README": "no"}
     archive = make(tmp_path / "a.archive", nested)  # type: ignore[operator]
-    assert unpack(archive, tmp_path / "data" / "mine") == sorted(FILES)
+    assert unpack(archive, tmp_path / "data" / "mine").files == sorted(FILES)
     assert load("mine", tmp_path / "data").card.num_train == 3
+
+
+@pytest.mark.parametrize("make", [make_zip, make_tar])
+def test_members_that_are_left_out_are_named(tmp_path: Path, make: object) -> None:
+    """Worst first: pairs to ignore under another name would be missing from the evaluation."""
+    names = ("x/a_filter_tst.txt", "x/trn_X_Xf.txt", "x/\x1b[2J", "__MACOSX/._Y.txt", "card.yaml")
+    others = dict.fromkeys(names, "0 0\n")
+    archive = make(tmp_path / "a.archive", FILES | others)  # type: ignore[operator]
+    left_out = unpack(archive, tmp_path / "data" / "mine").left_out
+    assert left_out == sorted(others)
+    assert listed(left_out).partition(": ")[2].startswith("'x/a_filter_tst.txt', '__MACOSX/._Y.txt', ")
+    assert listed([f"{number}.txt" for number in range(1000)]).endswith("'104.txt' and 992 more")
+    assert "\x1b" not in listed(left_out)
+
+
+def test_an_archive_without_a_dataset_says_what_it_holds(tmp_path: Path) -> None:
+    archive = make_zip(tmp_path / "a.zip", {"Mine/train.txt": "3 2 2\n0 0:1\n", "Mine/Yf.txt": "a\n"})
+    with pytest.raises(
+        XMCBenchError, match=r"a\.zip: found no dataset, .*; left out, .*: 'Mine/Yf.txt', 'Mine/train.txt'$"
+    ):
+        unpack(archive, tmp_path / "data" / "mine")
+    assert list((tmp_path / "data").iterdir()) == []
 
 
 def test_hostile_names_and_links_stay_outside(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret\n")
     moved = {f"../../{name}" if name == "Y.txt" else f"/etc/{name}": content for name, content in FILES.items()}
     archive = make_tar(tmp_path / "a.tar.gz", moved, ("raw/Y.txt", str(tmp_path / "secret")), ("raw", "/tmp"))
-    assert unpack(archive, tmp_path / "data" / "mine") == sorted(FILES)
+    assert unpack(archive, tmp_path / "data" / "mine").files == sorted(FILES)
     assert not (tmp_path / "Y.txt").exists()
     assert not list((tmp_path / "data").rglob("raw"))
 

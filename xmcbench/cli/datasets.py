@@ -63,7 +63,7 @@ def fetch(
 
     A download that was interrupted goes on where it stopped.
     """
-    from xmcbench.data.download import check_digest, unpack
+    from xmcbench.data.download import check_digest, listed, unpack
     from xmcbench.data.prepared import find_source
 
     source = find_source(name, data)
@@ -77,10 +77,12 @@ def fetch(
         raise XMCBenchError(f"{archive}: found no such file")
     packed = archive or _downloaded(source.download, data)
     check_digest(packed, sha256)
-    files = unpack(packed, data / source.name)
+    found = unpack(packed, data / source.name)
     if archive is None:
         packed.unlink()
-    echo(f"{data / source.name}: {', '.join(files)}")
+    echo(f"{data / source.name}: {', '.join(found.files)}")
+    if found.left_out:
+        echo(listed(found.left_out))
 
 
 def _downloaded(url: str, data: Path) -> Path:

@@ -14,15 +14,15 @@ import tarfile
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, NamedTuple
 
 from xmcbench.data import formats
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, shown
 from xmcbench.files.atomic import atomic_directory
 
 CHUNK_BYTES = 1 << 20
@@ -97,25 +97,50 @@ def _total(response: HTTPResponse) -> int:
 MAX_RATIO = 200  # of unpacked to packed bytes; text rarely reaches 20
 
 
-def unpack(archive: Path, directory: Path) -> list[str]:
-    """Unpack the files of a layout into the new folder `directory`; returns their names.
+SHOWN_FILES = 8  # names of files that a message lists
+
+
+def listed(left_out: Sequence[str]) -> str:
+    """What a message says of members of an archive that were left out, first those that may list pairs to ignore."""
+    first = sorted(left_out, key=lambda name: (not formats.seems_to_list_pairs(name), name))[:SHOWN_FILES]
+    more = len(left_out) - len(first)
+    names = ", ".join(map(shown, first)) + (f" and {more:,} more" if more else "")
+    return f"left out, as no layout has files of these names: {names}" if left_out else "nothing was left out"
+
+
+class Unpacked(NamedTuple):
+    """The names of an archive's files that were unpacked, and of those that no layout has, both sorted."""
+
+    files: list[str]
+    left_out: list[str]
+
+
+def unpack(archive: Path, directory: Path) -> Unpacked:
+    """Unpack the files of a layout into the new folder `directory`.
 
     Raises XMCBenchError if `archive` is damaged, too large for the disk, or holds no dataset.
     """
     if directory.exists():
         raise XMCBenchError(f"{directory}: found a folder of this name, expected none: delete it to unpack again")
+    left_out: list[str] = []
     try:
         with atomic_directory(directory) as made:
-            _unpack(archive, made)
-            formats.detect(made)
+            _unpack(archive, made, left_out)
+            try:
+                formats.detect(made)
+            except XMCBenchError as error:
+                reason = str(error).removeprefix(f"{made}: ")
+                raise XMCBenchError(f"{archive}: {reason}; {listed(left_out)}") from error
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
         raise XMCBenchError(f"{archive}: cannot be unpacked ({error})") from error
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    files = sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    return Unpacked(files, sorted(left_out))
 
 
-def _unpack(archive: Path, directory: Path) -> None:
+def _unpack(archive: Path, directory: Path, left_out: list[str]) -> None:
+    """Unpack the files of a layout, and add the names of the others to `left_out`."""
     limit = min(shutil.disk_usage(directory).free, MAX_RATIO * archive.stat().st_size)
-    for place, size, file in _members(archive):
+    for place, size, file in _members(archive, left_out):
         limit -= size
         if limit < 0:
             raise XMCBenchError(
@@ -129,16 +154,21 @@ def _unpack(archive: Path, directory: Path) -> None:
             shutil.copyfileobj(file, out, CHUNK_BYTES)
 
 
-def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+def _members(archive: Path, left_out: list[str]) -> Iterator[tuple[str, int, IO[bytes]]]:
     """Name within a dataset folder, declared size and content of each file that belongs to a layout.
 
-    Neither `zipfile` nor `tarfile` reads more of a file than its declared size.
+    The names of all other members but folders, of links too, are added to `left_out`. Neither `zipfile` nor `tarfile`
+    reads more of a file than its declared size.
     """
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for info in packed.infolist():
-                if not info.is_dir() and (place := _place(info.filename)):
+                if info.is_dir():
+                    continue
+                if place := _place(info.filename):
                     yield place, info.file_size, packed.open(info)
+                else:
+                    left_out.append(info.filename)
     elif tarfile.is_tarfile(archive):
         with tarfile.open(archive) as packed_tar:
             for member in packed_tar:
@@ -146,6 +176,8 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
                     file = packed_tar.extractfile(member)
                     assert file is not None
                     yield place, member.size, file
+                elif not member.isdir():
+                    left_out.append(member.name)
     else:
         raise XMCBenchError(f"{archive}: found neither a zip nor a tar archive")
 

@@ -126,6 +126,11 @@ def file_names() -> set[str]:
 _LIKE_IGNORE_FILE = re.compile(r"filter.*(label|pair|train|test|trn|tst)|(train|test|trn|tst).*filter", re.IGNORECASE)
 
 
+def seems_to_list_pairs(name: str) -> bool:
+    """Whether a file of this name, which no layout has, seems to list pairs to ignore."""
+    return _LIKE_IGNORE_FILE.search(name.rpartition("/")[2]) is not None
+
+
 def dataset_files(directory: Path) -> list[Path]:
     """The files that `read_directory` reads, with those of ignored pairs, in a fixed order."""
     layout = detect(directory)
@@ -139,7 +144,7 @@ def _all_ignore_files(directory: Path) -> dict[str, list[Path]]:
     Raises XMCBenchError where a file lies there that seems to list ignored pairs and would not be read.
     """
     for path in unread_files(directory):
-        if _LIKE_IGNORE_FILE.search(path.name):
+        if seems_to_list_pairs(path.name):
             expected = " and ".join(names[0] for names in IGNORE_FILES.values())
             raise XMCBenchError(
                 f"{path}: found a file that seems to list pairs to ignore and would not be read, expected the names "
