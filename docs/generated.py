@@ -234,14 +234,6 @@ def method(name: str) -> str:
     return settings(own) if own else "It has no settings of its own.\n"
 
 
-def teacher(name: str) -> str:
-    """The settings of a built-in teacher."""
-    from xmcbench.plugins.registry import registry
-
-    fields = registry().thing("teacher", name).Config.model_fields
-    return settings({name: field for name, field in fields.items() if name != "name"})
-
-
 def published(part: str) -> str:
     """Keys of a file of published results: of the file, of a table, of a row, or the facts that may stand anywhere."""
     from xmcbench.reporting.published import PublishedFile, PublishedTable, RowFacts, TableRow
@@ -289,7 +281,6 @@ MARKED: dict[str, Callable[..., str]] = {
     "commands": commands,
     "suite": suite,
     "columns": columns,
-    "teacher": teacher,
     "published": published,
 }
 
@@ -335,6 +326,23 @@ def methods_page() -> str:
     ]
     for title, config in shared.items():
         parts += [f"## {title}\n", settings(config)]
+    return "\n".join(parts)
+
+
+def teachers_page() -> str:
+    """Every built-in teacher: what it is, and its settings."""
+    from xmcbench.plugins.registry import registry
+
+    parts = [
+        "# Settings of the teachers\n",
+        "Keys of `teacher: {name: ...}` of a method. [Teachers](../teachers.md) says how they judge and what they\n"
+        "cost.\n",
+    ]
+    for each in registry().all("teacher"):
+        if each.origin.distribution == "xmcbench":
+            summary, fields = each.thing.summary, each.thing.Config.model_fields
+            own = settings({name: field for name, field in fields.items() if name != "name"})
+            parts += [f"## {each.name}\n", f"{summary[:1].upper()}{summary[1:]}.\n", own]
     return "\n".join(parts)
 
 
@@ -408,6 +416,7 @@ def _arguments(function: types.FunctionType) -> Iterator[str]:
 INHERITED = "\n    options: {inherited_members: true}"
 WRITTEN = {
     "reference/methods.md": methods_page,
+    "reference/teachers.md": teachers_page,
     "reference/datasets.md": datasets_page,
     "reference/api.md": api_page,
 }

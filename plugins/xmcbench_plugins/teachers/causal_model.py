@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Ids = tuple[int, ...]  # token ids
+SEES_AHEAD = 1e-3  # share of the largest logit by which rounding may move one; equal sums are rounded alike
 
 
 class CausalModel(Teacher):
@@ -37,7 +38,12 @@ class CausalModel(Teacher):
     batch_size = 1024
 
     class Config(Teacher.Config):
-        not_in_identity: ClassVar[frozenset[str]] = Teacher.Config.not_in_identity | {"model", "device", "batch_tokens"}
+        not_in_identity: ClassVar[frozenset[str]] = Teacher.Config.not_in_identity | {
+            "model",
+            "device",
+            "batch_tokens",
+            "document_tokens",  # a document is known by what is left of it
+        }
 
         model: str = Field(min_length=1, description="a folder, or hub:ORGANISATION/NAME for the Hugging Face hub")
         revision: str = Field("main", description="branch, tag or commit of a Hugging Face id")
@@ -68,6 +74,9 @@ class CausalModel(Teacher):
         """A model in a folder is identified by the content of its files, not by the folder's path."""
         folder = Path(self.config.model)
         return {**super().identity(), "model": _content(folder) if folder.is_dir() else self.config.model}
+
+    def reads(self, document: str) -> str:
+        return self._cut(document)
 
     def ask(self, pairs: Pairs) -> Iterator[Answers]:
         prompts = self._prompts(pairs)
@@ -181,7 +190,26 @@ class CausalModel(Teacher):
 
         best = "cuda" if torch.cuda.is_available() else "cpu"
         device = best if self.config.device == "auto" else self.config.device
-        return self._loaded(AutoModelForCausalLM, dtype=self.config.dtype).to(device).eval()
+        model = self._loaded(AutoModelForCausalLM, dtype=self.config.dtype).to(device).eval()
+        self._check_causal(model)
+        return model
+
+    def _check_causal(self, model: Any) -> None:
+        """Raise TeacherError where what a model says at a word depends on later words, as in a masked model.
+
+        The probability of an answer's words would be that of words which the model has seen.
+        """
+        import torch
+
+        ids = [number for number in range(model.get_input_embeddings().num_embeddings) if number][:3]
+        texts_MW = torch.tensor([[ids[0], ids[1]], [ids[0], ids[-1]]], device=model.device)
+        with torch.inference_mode():
+            first_MV = model(input_ids=texts_MW, attention_mask=torch.ones_like(texts_MW)).logits[:, 0].float()
+        if (first_MV[0] - first_MV[1]).abs().max() > SEES_AHEAD * first_MV.abs().max():
+            raise TeacherError(
+                f"teacher {self.title}: {self.config.model!r} reads the words after the one that it predicts "
+                f"({model.config.model_type}): expected a causal language model, which answers by what comes next"
+            )
 
     def _loaded(self, kind: Any, **settings: Any) -> Any:
         name, what = self.config.model, f"teacher {self.title}"

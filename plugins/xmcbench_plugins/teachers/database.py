@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from xmcbench.trial.store import StoreError
 _log = logging.getLogger(__name__)
 FILE = "judgements.sqlite"  # in the root of the store
 LOCKS = "locks"  # the folder of lock files, in the root of the store
-VERSION = 4  # of the database schema
+VERSION = 5  # of the database schema
 WAIT_SECONDS = 60.0  # longest wait for a concurrent writer
 CHUNK = 500  # values in one SQL statement
 ROWS = 10_000  # read at a time
@@ -47,6 +49,7 @@ CREATE TABLE judgement (
     answer INTEGER NOT NULL, confidence REAL NOT NULL,
     prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
     checksum INTEGER NOT NULL,  -- of the values before it
+    added INTEGER NOT NULL DEFAULT 0,  -- seconds since 1970; 0: nobody noted it
     PRIMARY KEY (teacher, document, label)
 ) STRICT, WITHOUT ROWID;
 """
@@ -55,10 +58,32 @@ CREATE TABLE served (  -- the names by which servers called the model of a teach
     teacher INTEGER NOT NULL, name TEXT NOT NULL, PRIMARY KEY (teacher, name)
 ) STRICT, WITHOUT ROWID;
 """
+_ADDED = "ALTER TABLE judgement ADD COLUMN added INTEGER NOT NULL DEFAULT 0"
 _INTEGERS = ("teacher", "document", "label", "answer", "prompt_tokens", "completion_tokens", "checksum")
 _NAMES = (*_INTEGERS[:4], "confidence", *_INTEGERS[4:])
 _JUDGEMENT = np.dtype([(name, np.int64 if name in _INTEGERS else np.float64) for name in _NAMES])
 _COLUMNS = ", ".join(_NAMES)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which answers are meant: those to which all of this applies."""
+
+    teacher: str = "*"  # a glob pattern of titles
+    served: str = "*"  # of a name by which the server called the model; its answers under other names too
+    answer: int | None = None
+    before: int | None = None  # stored before, in seconds since 1970; those of which nobody noted it too
+
+    def condition(self) -> tuple[str, list[Any]]:
+        """As SQL about judgements `j` and their teachers `t`, with the values of its question marks."""
+        parts: list[tuple[str, Any]] = [("t.title GLOB ?", self.teacher)]
+        if self.served != "*":
+            parts.append(("EXISTS (SELECT 1 FROM served s WHERE s.teacher = t.id AND s.name GLOB ?)", self.served))
+        if self.answer is not None:
+            parts.append(("j.answer = ?", self.answer))
+        if self.before is not None:
+            parts.append(("j.added < ?", self.before))
+        return " AND ".join(part for part, _ in parts), [value for _, value in parts]
 
 
 class JudgementStore:
@@ -75,9 +100,10 @@ class JudgementStore:
                 self._database = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
                 self._database.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait for each other
                 (version,) = self._database.execute("PRAGMA user_version").fetchone()
-                if version in (0, 3):
+                if version in (0, 3, 4):
+                    new = (*_TABLES.split(";\n"), _SERVED), (_ADDED, _SERVED), (_ADDED,)
                     with self._transaction():
-                        for statement in (*(_TABLES.split(";\n") if version == 0 else ()), _SERVED):
+                        for statement in new[(0, 3, 4).index(version)]:
                             self._database.execute(statement)
                         if version == 3:
                             self._from_version_3()
@@ -123,7 +149,7 @@ class JudgementStore:
             table["teacher"] = self.teacher(title, identity, prompt)
             table["document"] = self.texts([first_words(row[-1], words) for row in rows])
             self._database.execute("DELETE FROM judgement WHERE teacher = ?", (old,))
-            self._insert(table[intact])
+            self._insert(table[intact], added=0)
 
     def served(self, teacher: int) -> list[str]:
         """The names by which servers have called the model of a teacher, sorted."""
@@ -218,13 +244,45 @@ class JudgementStore:
         table["answer"], table["confidence"] = answers.answers, answers.confidence
         table["prompt_tokens"], table["completion_tokens"] = answers.prompt_tokens, answers.completion_tokens
         with self._faults(), self._transaction():
-            self._insert(table)
+            self._insert(table, int(time.time()))
 
-    def _insert(self, table: np.ndarray) -> None:
+    def _insert(self, table: np.ndarray, added: int) -> None:
         """Add the judgements of a table, but for those that are there, with their checksums."""
         table["checksum"] = _checksums(table)
-        statement = f"INSERT OR IGNORE INTO judgement ({_COLUMNS}) VALUES ({_marks(_NAMES)})"
+        statement = f"INSERT OR IGNORE INTO judgement ({_COLUMNS}, added) VALUES ({_marks(_NAMES)}, {added})"
         self._database.executemany(statement, table.tolist())
+
+    def held(self, rule: Rule) -> list[tuple[str, int]]:
+        """How many answers a rule covers, by the title of their teacher."""
+        condition, values = rule.condition()
+        statement = f"SELECT t.title, COUNT(*) FROM judgement j JOIN teacher t ON t.id = j.teacher WHERE {condition}"
+        with self._faults():
+            found = self._database.execute(f"{statement} GROUP BY t.title ORDER BY t.title", values).fetchall()
+        return [(str(title), int(count)) for title, count in found]
+
+    def drop(self, rule: Rule) -> int:
+        """Delete the answers that a rule covers, so that they are asked for again; returns how many there were.
+
+        Texts stay: trials that run know them by their ids. Of a teacher that is left without an answer the names by
+        which servers called its model are forgotten.
+        """
+        condition, values = rule.condition()
+        covered = f"SELECT 1 FROM teacher t WHERE t.id = j.teacher AND {condition}"
+        with self._faults(), self._transaction():
+            cursor = self._database.execute(f"DELETE FROM judgement AS j WHERE EXISTS ({covered})", values)
+            self._database.execute("DELETE FROM served WHERE teacher NOT IN (SELECT teacher FROM judgement)")
+        return cursor.rowcount
+
+    def known(self, identity: dict[str, Any], prompt: str) -> tuple[int, int, int]:
+        """How many pairs a teacher has answered, and the tokens of their prompts and of their answers."""
+        key = _hash(json.dumps([json.dumps(identity, sort_keys=True), prompt]))
+        statement = (
+            "SELECT COUNT(*), TOTAL(j.prompt_tokens), TOTAL(j.completion_tokens) FROM judgement j"
+            " JOIN teacher t ON t.id = j.teacher WHERE t.hash = ?"
+        )
+        with self._faults():
+            count, prompts, completions = self._database.execute(statement, (key,)).fetchone()
+        return int(count), int(prompts), int(completions)
 
     def rows(self, title: str = "*") -> Iterator[tuple[str, str, str, float, str, str, str]]:
         """All judgements of the teachers whose title matches a glob pattern, as the columns of an export.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ def test_the_same_model_elsewhere_is_the_same_teacher_and_another_is_not(
     one = causal_model(chat_model, batch_tokens=7).identity()
     assert causal_model(copy).identity() == one
     assert causal_model(plain_model).identity() != one
-    assert causal_model(chat_model, document_tokens=20).identity() != one
+    assert causal_model(chat_model, dtype="bfloat16").identity() != one
     assert str(chat_model) not in str(one)
 
 
@@ -121,6 +122,34 @@ def test_a_model_without_a_head_for_words_judges_nothing(tmp_path: Path, small_e
     told = r"of its weights are not in its files, first 'cls.predictions[^\n]*: expected a causal language model"
     with pytest.raises(TeacherError, match=told):
         Desk(tmp_path).judge(causal_model(Path(small_encoder)))(np.array([0]), np.array([0]))
+
+
+def test_prompts_of_the_same_bytes_share_their_answers(chat_model: Path, tmp_path: Path) -> None:
+    """A limit of tokens that cuts no document changes no prompt."""
+    pairs = every_pair()
+    long, longer, short = (causal_model(chat_model, document_tokens=limit) for limit in (300, 400, 3))
+    first = Desk(tmp_path).judge(long)(*pairs)
+    desk = Desk(tmp_path)
+    assert np.array_equal(desk.judge(longer)(*pairs).answers, first.answers)
+    assert desk.ledger.teacher_cached == desk.ledger.teacher_calls == len(pairs[0])
+    assert "_model" not in vars(longer)  # nothing was left to ask
+    desk = Desk(tmp_path)
+    desk.judge(short)(*pairs)
+    assert desk.ledger.teacher_cached < desk.ledger.teacher_calls
+
+
+def test_a_model_that_reads_ahead_judges_nothing(tmp_path: Path, small_encoder: str) -> None:
+    """A masked model has a head for words; its answer at a word depends on the words after it."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    shutil.copytree(small_encoder, tmp_path / "masked")
+    config = BertConfig.from_pretrained(small_encoder)
+    model = BertForMaskedLM(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)  # as large as trained weights
+    model.save_pretrained(tmp_path / "masked")
+    with pytest.raises(TeacherError, match=r"masked' reads the words after the one that it predicts \(bert\)"):
+        Desk(tmp_path).judge(causal_model(tmp_path / "masked"))(np.array([0]), np.array([0]))
 
 
 def test_the_papers_prompts_are_whole(chat_model: Path) -> None:

@@ -92,6 +92,48 @@ def test_a_table_that_cannot_be_is_told_in_a_line(
     assert not Path("nowhere").exists()
 
 
+DROPS: dict[tuple[str, ...], int] = {
+    ("--teacher", "no*"): 0,
+    ("--teacher", "count*"): 31,
+    ("--answer", "yes"): 10,
+    ("--answer", "no"): 21,
+    ("--served-as", "big-*"): 28,
+    ("--served-as", "small"): 0,
+    ("--before", "2001-01-01"): 28,
+    ("--before", "2999-01-01"): 31,
+    ("--before", "2999-01-01", "--answer", "yes", "--served-as", "big-2"): 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", DROPS)
+def test_answers_are_dropped_by_rule_and_asked_for_again(
+    results: Path, rule: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = JudgementStore(results)
+    number = store.teacher("counting", counting().identity(), "")
+    store.add_served(number, ["big-2"])
+    with sqlite3.connect(results / FILE) as database:
+        database.execute("UPDATE judgement SET added = 0 WHERE teacher = ?", (number,))
+    before = list(store.rows())
+    code, shown, errors = told(capsys, "teachers", "drop", *rule, "--yes", "--store", results)
+    rest = list(store.rows())
+    assert len(before) - len(rest) == DROPS[rule]
+    assert set(rest) <= set(before)
+    assert (code, f"deleted {DROPS[rule]} answers" in shown) == ((0, True) if DROPS[rule] else (2, False)), errors
+    assert store.served(number) == (["big-2"] if number in _teachers_of(store) else [])
+
+
+def _teachers_of(store: JudgementStore) -> set[int]:
+    return {number for (number,) in store._database.execute("SELECT teacher FROM judgement")}
+
+
+def test_nothing_is_dropped_without_a_rule(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, errors = told(capsys, "teachers", "drop", "--store", results)
+    assert (code, errors.count("\n")) == (2, 1)
+    assert "expected a rule: --teacher, --served-as, --answer or --before" in errors
+    assert len(list(JudgementStore(results).rows())) == 31
+
+
 @pytest.mark.usefixtures("bench")  # without the built-in methods, which import torch
 def test_the_list_names_every_teacher() -> None:
     whole = CliRunner().invoke(app, ["teachers"], catch_exceptions=False).output
@@ -132,7 +174,7 @@ def test_a_damaged_file_is_told_in_a_line(tmp_path: Path, content: bytes) -> Non
 def test_tables_of_another_version_are_left_alone(results: Path) -> None:
     with sqlite3.connect(results / FILE) as database:
         database.execute("PRAGMA user_version = 9")
-    with pytest.raises(StoreError, match="found schema version 9, expected 4"):
+    with pytest.raises(StoreError, match="found schema version 9, expected 5"):
         JudgementStore(results)
 
 
@@ -198,6 +240,7 @@ def earlier(root: Path, answers: dict[tuple[str, str], int], settings: dict[str,
     store.close()
     with sqlite3.connect(root / FILE) as database:
         database.execute("DROP TABLE served")
+        database.execute("ALTER TABLE judgement DROP COLUMN added")
         database.execute("PRAGMA user_version = 3")
 
 
