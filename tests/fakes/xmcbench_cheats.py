@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from xmcbench_fakes import Ok
 
-from xmcbench import DualEncoder, Predictions, Run, data, hookimpl
+from xmcbench import DualEncoder, EmbeddingMethod, MethodInfo, Predictions, Run, data, hookimpl, losses
 
 
 class Cheat(Ok):
@@ -109,6 +109,84 @@ class OwnPass(Cheat):
         with run.ledger.stage(self.stage), torch.no_grad():
             for _ in range(4):
                 encoder(torch.ones((len(train.texts), 8), dtype=torch.long))
+
+
+class AsksTransformer(OwnPass):
+    """A pass through the transformer within the encoder, whose tokens nothing charges."""
+
+    name = "asks-transformer"
+
+    def accident(self, train: data.TrainingData, run: Run) -> None:
+        import torch
+
+        from xmcbench import encoders
+
+        encoder = encoders.build_encoder(encoders.EncoderConfig(name="nano"), train.texts, 0, run.cache)
+        with run.ledger.stage(self.stage), torch.no_grad():
+            encoder.transformer(input_ids=torch.ones((len(train.texts), 8), dtype=torch.long))
+
+
+class ModuleInThread(EmbeddingMethod):
+    """A module that computes in `loss`, in a thread, where the harness does not look."""
+
+    name = "module-in-thread"
+    info = MethodInfo(summary="a module in a thread")
+    in_thread: ClassVar[bool] = True
+
+    def build_modules(self, train: data.TrainingData) -> Any:
+        import torch
+
+        width = self.encoder.dimension
+        wide = torch.nn.Linear(width, 4 * width)
+        return torch.nn.Sequential(wide, torch.nn.Tanh(), torch.nn.Linear(4 * width, width))
+
+    def load_modules(self, tensors: Any) -> Any:
+        raise NotImplementedError
+
+    def loss(self, queries_BD: Any, labels_SD: Any, batch: Any) -> Any:
+        moved_BD: list[Any] = []
+        if self.in_thread:
+            thread = threading.Thread(target=lambda: moved_BD.append(self.modules(queries_BD)))
+            thread.start()
+            thread.join()
+        else:
+            moved_BD.append(self.modules(queries_BD))
+        weights = batch.positives.averaged()
+        return losses.softmax(moved_BD[0], labels_SD, batch.positives, weights, temperature=1.0)
+
+
+class ModuleInLoss(ModuleInThread):
+    """The same in the thread of `fit`, which the harness counts."""
+
+    name = "module-in-loss"
+    in_thread = False
+
+
+class TrainsSolver(Cheat):
+    """A linear model of scikit-learn, whose iterations nothing charges."""
+
+    name = "trains-solver"
+    late_imports = ("sklearn.svm",)
+
+    def accident(self, train: data.TrainingData, run: Run) -> None:
+        from sklearn.svm import LinearSVC
+
+        rows = np.random.default_rng(0).standard_normal((len(train.texts), 8))
+        with run.ledger.stage("train"):
+            LinearSVC().fit(rows, rows[:, 0] > 0)
+
+
+class TrainsClusters(Cheat):
+    """A model of scikit-learn that does not say what it computed."""
+
+    name = "trains-clusters"
+    late_imports = ("sklearn.cluster",)
+
+    def accident(self, train: data.TrainingData, run: Run) -> None:
+        from sklearn.cluster import KMeans
+
+        with run.ledger.stage("train"):
+            KMeans(2, random_state=0).fit(np.eye(len(train.texts)))
 
 
 class PassInIndex(OwnPass):
@@ -471,7 +549,7 @@ class ClimbsHeldOut(Cheat):
 METHODS = [
     kind
     for kind in list(globals().values())
-    if isinstance(kind, type) and issubclass(kind, Cheat) and kind is not Cheat
+    if isinstance(kind, type) and issubclass(kind, (Cheat, ModuleInThread)) and kind is not Cheat
 ]
 
 

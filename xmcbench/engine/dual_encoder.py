@@ -406,10 +406,10 @@ class DualEncoder(Method):
         lengths_N = self.encoder.tokenizer.tokens(texts, self.query_length, run.cache).lengths
         operations = search_flops(len(texts), searched, self.index_LD.shape[1])
         charging.require(lengths_N, scoring_flops=operations)
-        charging.encoding(lengths_N)
-        if self.config.search in APPROXIMATE:  # an exact search counts its operations itself
-            charging.scoring(operations)
         with charging.counted("mine"):
+            charging.encoding(lengths_N)
+            if self.config.search in APPROXIMATE:  # an exact search counts its operations itself
+                charging.scoring(operations)
             yield
 
     def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:

@@ -72,6 +72,11 @@ def uncounted() -> Iterator[None]:
         _uncounted.reset(token)
 
 
+def is_uncounted() -> bool:
+    """Whether this thread is within a block of `uncounted`."""
+    return _uncounted.get()
+
+
 @contextmanager
 def metering() -> Iterator[Meter]:
     """Count what happens in the block, in this process."""

@@ -5,7 +5,7 @@ Legend: B queries, S labels (all that this worker holds), L labels, N queries, D
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,6 +37,7 @@ class OvA(EmbeddingMethod):
         summary="one-vs-all classifier over all labels, binary cross-entropy",
         citation="Gupta et al., Dual-Encoders for Extreme Multi-Label Classification, ICLR 2024 (DistilBERT OvA); "
         "Jain et al., Renee: End-to-end Training of Extreme Classification Models, MLSys 2023",
+        charges={"flops": 2},  # 2: rows in e4m3, whose scores are computed twice, and what their norm takes
     )
     encodes_labels = False
     # All rows learn in each step, and an epoch takes the same operations in batches of any size.
@@ -73,6 +74,12 @@ class OvA(EmbeddingMethod):
     def search_space(cls, config: Method.Config) -> dict[str, Any]:
         rows = [{"learning_rate": rate} for rate in (0.01, 0.03, 0.1, 0.3)]
         return super().search_space(config) | {"table": rows}
+
+    @classmethod
+    def charge_versions(cls, config: Method.Config, limits: Collection[str]) -> dict[str, int]:
+        """Those of `info`, where the rows are in e4m3."""
+        assert isinstance(config, OvA.Config)
+        return super().charge_versions(config, limits) if config.table.dtype == "e4m3" else {}
 
     @property
     def classifier(self) -> tables.LabelTable:

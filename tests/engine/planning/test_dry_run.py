@@ -42,6 +42,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "prime": {"free_vectors": 16, "feedforward": 64, **CLUSTERS},
     "ngame": {"hardest": 5, **CLUSTERS},
     "ova": {},
+    "ova e4m3": {"table": {"optimizer": "sgd", "dtype": "e4m3"}},
     "ova start": {"rows": "label-embeddings", "label_texts_as_queries": True},
     "ict": {},
     "rts": {},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,44 @@ def test_an_honest_accident_is_found(
             assert subject.fitted.predict()
         (checked,) = [each for each in rules_of("method") if each.name == rule]
         assert found in str(outcome(checked, subject).found)
+
+
+STATIC = {"encoder": {"name": "static", "words": "random", "dimension": 16}}
+
+
+def outside_count_of(name: str, bench: Bench) -> tuple[str | None, str | None]:
+    """What the outside counter finds, and what the rule without it does."""
+    settings = STATIC if name.startswith("module") else {}
+    subject = make_subject("method", name, settings, bench.root / name, bench.root / "data")
+    by_name = {rule.name: rule for rule in rules_of("method")}
+    names = "an-outside-counter-confirms-the-charges", "all-work-is-charged"
+    counted, metered = (outcome(by_name[rule], subject).found for rule in names)
+    return counted, metered
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("module-in-thread", "fit multiplied "),
+        ("trains-solver", "linear solvers took "),
+        ("trains-clusters", "fit trained KMeans of scikit-learn, whose operations nobody counts"),
+        ("asks-transformer", "tokens with text encoders and charged 0"),
+    ],
+)
+def test_what_nobody_charges_is_counted_from_outside(bench: Bench, name: str, found: str) -> None:
+    with cheats(bench.root / "site"):
+        counted, metered = outside_count_of(name, bench)
+    assert found in str(counted)
+    assert metered is None
+
+
+def test_a_module_that_computes_in_the_loss_is_charged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the harness's watch, without which the outside counter finds it."""
+    with cheats(bench.root / "site"):
+        assert outside_count_of("module-in-loss", bench) == (None, None)
+        monkeypatch.setattr("xmcbench.engine.matrix_products.watched", lambda _: nullcontext())
+        (bench.root / "module-in-loss").rename(bench.root / "watched")
+        assert "fit multiplied " in str(outside_count_of("module-in-loss", bench)[0])
 
 
 def test_the_command_explains_what_is_broken(plugin: Bench, capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,8 +49,7 @@ class _OneVsAll(Function):
             total = total + value
             of_queries_BD.addmm_(residuals_BC, scores.labels(start))
             gram_BB.addmm_(residuals_BC, residuals_BC.T)
-        # Of each product of B x D x S: queries, and rows in the table's step.
-        scores.count.flops += 4 * queries_BD.shape[0] * queries_BD.shape[1] * table.num_rows
+        scores.count.flops += _other_flops(queries_BD.shape[0], queries_BD.shape[1], table.num_rows)
         queries_BD = queries_BD.detach()
         # |R'Q|^2 = sum of (R R') (Q Q'), where R are the residuals: the norm needs no gradient of the rows.
         ctx.norm = (gram_BB.double() * (queries_BD @ queries_BD.T).double()).sum()
@@ -68,6 +67,13 @@ class _OneVsAll(Function):
         ctx.table.defer(gradients, ctx.norm * factor.double() ** 2)
         of_queries: Tensor = of_queries_BD * factor
         return of_queries, None, None
+
+
+def _other_flops(queries: int, dimension: int, rows: int) -> int:
+    """Operations beside the first product of queries and rows: the gradient of the queries, scores and gradients in the
+    table's step, and the products of residuals and of queries that make the norm.
+    """
+    return 6 * queries * dimension * rows + 2 * queries**2 * (rows + dimension)
 
 
 def cross_entropy_of_rows(queries_BD: Tensor, table: LabelTable, positives: Positives) -> Tensor:

@@ -190,6 +190,7 @@ class DryRun:
         if self.probe.true_label_flops:
             per_query += true_labels(work.train, batch) * self.probe.true_label_flops
         sizes = len(batch.query_ids), len(batch.label_ids)
+        per_query += sizes[0] * self.probe.query_pair_flops * (sizes[1] + self.probe.scored_dimension)
         own = self.probe.module_flops(*sizes)
         if self.sampler.extends_pool or self.sampler.observes:
             own += sum(count * of_text for count, of_text in zip(sizes, self.probe.vector_flops, strict=True))

@@ -189,6 +189,7 @@ class Probe:
 
     flops_per_pair: float  # operations of a step on scores, per pair of a query and a label of its pool
     true_label_flops: float  # of scores that only true labels have: per pair of a query and a label true in the batch
+    query_pair_flops: float  # of products of queries with queries, per pair of them and label or dimension
     module_flops: PairwiseFlops  # of a step, of what the method multiplies beside scores
     vector_flops: tuple[int, int]  # of modules that make the vector that samplers see: of a query, and of a label
     begin_flops: float  # of modules before the first step, per text that is embedded then
@@ -223,24 +224,29 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
         batch = sampler.batch(0, 0)
         scored, saved = _loss_step(few, batch, dimension)
         queries, labels = len(batch.query_ids), len(batch.label_ids)
-        per_pair, of_true = scored.flops / (queries * labels), 0.0
+        with evaluating(few.modules), torch.no_grad():
+            both = torch.randn(2, dimension)
+            mining, searched = few.mining_query_vectors(both), few.query_vectors(both)
+        per_pair, of_true, of_two = scored.flops / (queries * labels), 0.0, 0.0
         wrong = np.setdiff1d(np.setdiff1d(np.arange(part.num_labels), part.targets.indices), batch.label_ids)
         by_query, by_label = 0.0, None
-        if scored.module_flops and (half := queries // 2):
+        if half := queries // 2:
             fewer, _ = _loss_step(few, _first_queries(batch, half), dimension)
             by_query = (scored.module_flops - fewer.module_flops) / (queries - half)
+            if len(wrong) == 0:  # the pool has all labels: what grows faster than queries multiplies pairs of them
+                growth = scored.flops / queries - fewer.flops / half
+                of_two = growth / ((queries - half) * (labels + searched.shape[1]))
+                per_pair -= of_two * queries * (labels + searched.shape[1]) / labels
         if len(wrong):  # what grows with the pool is seen in a larger one
             larger, _ = _loss_step(few, sampler.with_pool(batch, np.union1d(batch.label_ids, wrong)), dimension)
             per_pair = (larger.flops - scored.flops) / (queries * len(wrong))
             of_true = (scored.flops / queries - per_pair * labels) / true_labels(part, batch)
             by_label = (larger.module_flops - scored.module_flops) / len(wrong)
         of_text = {"queries": len(part.texts), "labels": part.num_labels}
-        with evaluating(few.modules), torch.no_grad():
-            both = torch.randn(2, dimension)
-            mining, searched = few.mining_query_vectors(both), few.query_vectors(both)
     return Probe(
         flops_per_pair=per_pair,
         true_label_flops=of_true,
+        query_pair_flops=of_two,
         module_flops=PairwiseFlops.of(scored.module_flops, queries, labels, by_query, by_label),
         vector_flops=few.vector_flops,
         begin_flops=begun.module_flops / max(1, sum(of_text[texts] for texts in few.first_passes)),
@@ -306,4 +312,6 @@ def _loss_step(few: EmbeddingMethod, batch: Batch, dimension: int) -> tuple[flop
         with saved:
             loss = few.loss(queries_BD, labels_SD, batch)
         loss.backward()  # type: ignore[no-untyped-call]
+    for table in few.tables().values():
+        table.forget()
     return scored, saved

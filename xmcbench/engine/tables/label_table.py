@@ -142,7 +142,7 @@ class LabelTable(nn.Module):
 
     @torch.no_grad()
     def step(self, rate: float, scale: float = 1.0) -> None:
-        """Update the rows of this step's leaves at learning rate `rate`, gradients times `scale`; forget the leaves.
+        """Update the rows of this step's leaves at learning rate `rate`, gradients times `scale`; `forget` them.
 
         A row that was asked for is touched, also where the loss made nothing of it: that must not depend on which
         other rows lie with the worker. Every worker calls this each step, as the number of updates is part of the
@@ -152,6 +152,10 @@ class LabelTable(nn.Module):
         for place, gradient_MD in self._chunks():
             self._update(place, gradient_MD.float() * scale, rate, key)
         self.updates += 1
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the gradients of this step."""
         self._leaves.clear()
         self._combined = self._deferred = None
 

@@ -132,6 +132,22 @@ class MethodSubject(Subject):
         require(not meter.updates, "predict trained")
 
     @rule(
+        "An outside counter confirms its charges: operations and tokens within 5 %, or what nobody counts is named.",
+        "multiply in the thread of fit, read texts through self.encoder or charge encoder_tokens, charge solver_flops "
+        "or put flops into run.ledger.not_counted",
+    )
+    def an_outside_counter_confirms_the_charges(self) -> None:
+        from xmcbench.runs.conformance.outside_count import counting_from_outside, miscounted
+
+        log = TrainingLog()
+        with counting_from_outside() as count, log.ledger.stage("prepare"):
+            fitted = replace(self.trial, name="counted").fit(log=log)
+        encoder = getattr(fitted.method, "encoder", None)
+        frozen = encoder is not None and not all(weights.requires_grad for weights in encoder.parameters())
+        problem = miscounted(count, log.ledger, frozen=frozen)
+        require(not problem, problem)
+
+    @rule(
         "What a trial's result depends on is in its settings.", "make it a field of Config, which is in the trial's key"
     )
     def no_setting_is_read_from_the_environment(self) -> None:

@@ -1,0 +1,199 @@
+"""Counts from outside what a training computes, to hold beside what it charges: operations, tokens, linear solvers.
+
+Nothing here reads a ledger's counts or the harness's formulas. Torch's own counter sees every kernel, also those that
+the harness counts by formula and those of threads that a method starts; kernels that it does not know are counted by
+their shapes. Tokens are what tables of words look up, without padding. A model of scikit-learn is counted by the
+iterations that it reports, or is unknown.
+
+What is computed to measure or to save memory (`uncounted`) is left out, as in what is charged.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.encoders.static import WordBags
+from xmcbench.engine.matrix_products import FORMULAS
+from xmcbench.engine.search import exact
+from xmcbench.trial.budget import BUDGETED_STAGES, Ledger, current_stage
+from xmcbench.trial.meter import is_uncounted
+
+LEARNT = ("coef_", "coefs_", "components_", "cluster_centers_", "dual_coef_")  # of a model that multiplied to learn
+CLOSE = 0.05
+PASSES = 3 / 2  # charged over computed, of an encoder that computes two
+OF_ITERATION = 4  # operations for each number of a row: a product with the weights, and a multiple added to them
+aten = torch.ops.aten
+
+
+@dataclass
+class OutsideCount:
+    """What was computed, by the stage of the ledger that was open ("" for none, as in a method's own threads)."""
+
+    flops: Counter[str] = field(default_factory=Counter)  # of matrix products
+    bag_flops: Counter[str] = field(default_factory=Counter)  # of means of word vectors
+    tokens: Counter[str] = field(default_factory=Counter)  # without padding
+    padded_tokens: Counter[str] = field(default_factory=Counter)
+    solver_flops: int = 0
+    unknown: list[str] = field(default_factory=list)  # models that learnt, whose operations nobody can tell
+
+    def within_budget(self, counts: Counter[str]) -> int:
+        """What was counted in stages that a budget covers, or in none."""
+        return sum(count for stage, count in counts.items() if stage in ("", *BUDGETED_STAGES))
+
+
+@contextmanager
+def counting_from_outside() -> Iterator[OutsideCount]:
+    """Count what the block computes in this process."""
+    count = OutsideCount()
+    formulas = _formulas(count)
+    run_thread = threading.Thread.run
+
+    def run(thread: threading.Thread) -> None:
+        with FlopCounterMode(display=False, custom_mapping=formulas):
+            run_thread(thread)
+
+    reader = _Reader(count)
+    begun = register_module_forward_pre_hook(reader.begin)
+    ended = register_module_forward_hook(reader.end, always_call=True)
+    try:
+        with (
+            patch.object(threading.Thread, "run", run),
+            patch.object(exact, "numpy_multiplies_faster", lambda: False),  # torch multiplies, which is seen
+            FlopCounterMode(display=False, custom_mapping=formulas),
+            _models() as models,
+        ):
+            yield count
+        for model, call in models:
+            _add_solver(count, model, call.f_locals.get("X"))
+    finally:
+        begun.remove()
+        ended.remove()
+
+
+def _formulas(count: OutsideCount) -> dict[Any, Callable[..., int]]:
+    """Torch's formulas, and those of kernels that it does not know, each of which also counts by stage."""
+
+    def by_stage(formula: Callable[..., int], counter: Counter[str]) -> Callable[..., int]:
+        def counted(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
+            operations = int(formula(*args, out_val=out_val, **kwargs))
+            if not is_uncounted():
+                counter[current_stage()] += operations
+            return operations
+
+        counted._get_raw = True  # type: ignore[attr-defined]
+        return counted
+
+    bags = dict.fromkeys((aten._embedding_bag, aten._embedding_bag_forward_only), _of_bags)
+    products = {**FORMULAS, **flop_registry}
+    return {kernel: by_stage(formula, count.flops) for kernel, formula in products.items()} | {
+        kernel: by_stage(formula, count.bag_flops) for kernel, formula in bags.items()
+    }
+
+
+def _of_bags(vectors_VH: Tensor, ids_T: Tensor, *_: Any, **__: Any) -> int:
+    return 2 * len(ids_T) * vectors_VH.shape[1]
+
+
+@dataclass
+class _Reader:
+    """Counts the tokens of each pass through a text encoder: the most that a table of words in it looks up."""
+
+    count: OutsideCount
+    passes: list[nn.Module] = field(default_factory=list)  # begun and not ended, each within the one before it
+    seen: list[tuple[int, int]] = field(default_factory=list)  # without padding and with it, by table
+
+    def begin(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if isinstance(module, Encoder) or hasattr(module, "get_input_embeddings"):
+            self.passes.append(module)
+        elif self.passes and isinstance(module, nn.Embedding | nn.EmbeddingBag | WordBags) and inputs:
+            ids: Tensor = inputs[0]
+            padding = getattr(module, "padding_idx", None)
+            real = ids.numel() if padding is None else int((ids != padding).sum())
+            # A table without padding may be one of places, of which each text has as many as the longest.
+            self.seen.append((ids.numel() if padding is None else real, ids.numel()))
+
+    def end(self, module: nn.Module, *_: Any) -> None:
+        if not self.passes or self.passes[-1] is not module:
+            return
+        self.passes.pop()
+        if not self.passes:
+            if self.seen and not is_uncounted():
+                most = max(padded for _, padded in self.seen)
+                self.count.tokens[current_stage()] += min(real for real, padded in self.seen if padded == most)
+                self.count.padded_tokens[current_stage()] += most
+            self.seen.clear()
+
+
+@contextmanager
+def _models() -> Iterator[list[tuple[Any, FrameType]]]:
+    """The models of scikit-learn that learn vectors in the block, each with the call that assigned them."""
+    from sklearn.base import BaseEstimator
+
+    found: dict[tuple[int, int], tuple[Any, FrameType]] = {}
+    fitted: list[tuple[Any, FrameType]] = []
+
+    def assign(model: Any, name: str, value: Any) -> None:
+        object.__setattr__(model, name, value)
+        if name in LEARNT:
+            caller = sys._getframe(1)
+            found[id(model), id(caller)] = model, caller  # both are kept, so that their identities stay theirs
+
+    with patch.object(BaseEstimator, "__setattr__", assign, create=True):
+        try:
+            yield fitted
+        finally:
+            fitted += found.values()
+
+
+def _add_solver(count: OutsideCount, model: Any, rows: Any) -> None:
+    """Count what a model computed that was fitted to `rows`."""
+    iterations, coefficients = getattr(model, "n_iter_", None), getattr(model, "coef_", None)
+    if iterations is None or coefficients is None or rows is None:
+        count.unknown.append(type(model).__name__)
+        return
+    models = 1 if np.ndim(iterations) else np.atleast_2d(coefficients).shape[0]
+    numbers = getattr(rows, "nnz", None) or np.size(rows)
+    count.solver_flops += OF_ITERATION * models * int(np.sum(iterations)) * (numbers + rows.shape[0])
+
+
+def miscounted(count: OutsideCount, ledger: Ledger, *, frozen: bool = False) -> str:
+    """What the ledger charges otherwise than was counted, beyond `CLOSE` and the known differences; empty if nothing.
+
+    Four differences are known. A training step is charged as three passes of an encoder; two are computed of the mean
+    of word vectors, and at least two where weights are `frozen`, as with LoRA. Padding is multiplied and not charged. A
+    pass over the labels in the stage `index` may be charged.
+    """
+    tokens, charged = count.within_budget(count.tokens), ledger.encoder_tokens
+    if tokens > charged * (1 + CLOSE):
+        return f"fit read {tokens:,} tokens with text encoders and charged {charged:,}"
+    if charged > (tokens + count.tokens["index"]) * (1 + CLOSE):
+        return f"fit charged {charged:,} tokens, and text encoders read {tokens:,}"
+    if count.unknown and not ledger.solver_flops and "flops" not in ledger.not_counted:
+        return f"fit trained {count.unknown[0]} of scikit-learn, whose operations nobody counts"
+    if abs(ledger.solver_flops - count.solver_flops) > CLOSE * count.solver_flops and not count.unknown:
+        return f"linear solvers took {count.solver_flops:,} operations, and fit charged {ledger.solver_flops:,}"
+    own = ledger.flops - ledger.solver_flops
+    products, bags = count.within_budget(count.flops), count.within_budget(count.bag_flops)
+    real, padded = count.within_budget(count.tokens), count.within_budget(count.padded_tokens)
+    padding = (padded / real) ** 2 if real else 1.0  # attention multiplies pairs of tokens
+    if products + bags > own * (1 + CLOSE) * padding:
+        return f"fit multiplied {products + bags:,} operations and charged {own:,}"
+    most = PASSES * (products + bags) if frozen else products + PASSES * bags
+    if own > (most + count.flops["index"]) * (1 + CLOSE):
+        return f"fit charged {own:,} operations, and {products + bags:,} were multiplied"
+    return ""
