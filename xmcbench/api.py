@@ -26,7 +26,7 @@ from xmcbench.reporting.claims import read_claims
 from xmcbench.reporting.describe import scores_table
 from xmcbench.reporting.make_rows import recorded_metrics
 from xmcbench.reporting.published import PublishedRow, published_rows
-from xmcbench.reporting.rows import Group, Leaderboard, View
+from xmcbench.reporting.rows import About, Group, Leaderboard, View
 from xmcbench.runs.terminal import width
 
 if TYPE_CHECKING:
@@ -55,7 +55,9 @@ class Board(_Printed):
     table: Leaderboard
     measured: Archive
     published: tuple[PublishedRow, ...] = ()
-    short: bool = False  # whether it prints a line for each table
+    form: Literal["lines", "answer", "tables"] = "answer"  # a line a table, the main tables, every table
+    below: frozenset[About] = frozenset()  # the notes that it prints besides those about the user's rows
+    closing_first: bool = False  # whether it says who leads before the first table
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -63,7 +65,12 @@ class Board(_Printed):
         return self.table.groups
 
     def __str__(self) -> str:
-        return (leaderboard_text.summary if self.short else leaderboard_text.render)(self.table, width=width())
+        if self.form == "lines":
+            return leaderboard_text.summary(self.table, width())
+        every = self.form == "tables"
+        return leaderboard_text.answer(
+            self.table, width(), every=every, below=self.below, closing_first=self.closing_first
+        )
 
     def to_pandas(self) -> Any:
         """A pandas data frame: a line per row with all its values, metrics as fractions. Needs pandas."""
@@ -168,7 +175,8 @@ def board_of(records: Sequence[Record], metrics: Sequence[str], store: Store) ->
     recorded = recorded_metrics(records)
     shown = () if tuple(metrics) == DEFAULT_METRICS else [name for name in metrics if name in recorded]
     by_key = {record.key: record for record in records}
-    return _board(Archive(by_key, dict.fromkeys(by_key, store)), (), View(metrics=shown), lambda _: True)
+    board = _board(Archive(by_key, dict.fromkeys(by_key, store)), (), View(metrics=shown), lambda _: True)
+    return replace(board, form="tables", closing_first=True)
 
 
 def leaderboard(
@@ -186,6 +194,8 @@ def leaderboard(
     variants: bool = False,
     whole: bool = False,
     paper: bool = False,
+    notes: bool = False,
+    claims: bool = False,
     rows: Sequence[Path | str] = (),
     data: Path | str = "data",
     store: Path | str = "results",
@@ -194,8 +204,10 @@ def leaderboard(
 
     Where no dataset, method, variants or number of rows are asked for, it has the user's datasets; if there are none,
     all, and prints a line for each table, unless `whole` asks for every row. `paper` leaves out what a table in a paper
-    has no place for. The other arguments are the options of
-    `xmcbench leaderboard`. Raises `UnknownNameError` for a name that no row has.
+    has no place for. The other arguments are the options of `xmcbench leaderboard`.
+
+    `groups` has all tables. It prints one for each dataset and source, unless the arguments choose some. Raises
+    `UnknownNameError` for a name that no row has.
     """
     store = Path(store)
     measured = archive(store) if source != "published" else Archive({}, {})
@@ -219,10 +231,13 @@ def leaderboard(
         top=top,
         variants=variants,
         paper=paper,
+        whole=whole,
     )
-    accepted = set() if whole else measured.accepted
-    board = _board(measured, published, view, measured.recomputable(Path(data)), accepted)
-    return replace(board, short=overview)
+    board = _board(measured, published, view, measured.recomputable(Path(data)), measured.accepted)
+    chosen = source != "all" or any((track, budget, method, group_by, variants))
+    below = {About.CLAIM} if claims else set()
+    below |= {*About} - {About.CLAIM} if notes else set()
+    return replace(board, form="lines" if overview else "tables" if chosen else "answer", below=frozenset(below))
 
 
 def score(predictions: Any, truth: Dataset | str, *, metrics: Names = (), data: Path | str = "data") -> Scored:

@@ -225,6 +225,43 @@ def test_what_the_budget_does_not_limit_is_marked() -> None:
     assert "◇: not limited by this budget" in text
 
 
+def test_a_row_that_no_budget_limits_is_ranked_in_every_table_of_its_task() -> None:
+    few, many, other = Budget(steps=1000), Budget(steps=9000), Budget(epochs=1)
+    trained = [record("dexml", 0.5, budget=few), record("dexml", 0.7, budget=many)]
+    words = record("words", 0.6, method="popular", budget=other, spent={"steps": 0, "epochs": 0.0})
+    elsewhere = record("words", 0.1, method="popular", dataset="zoo", dataset_hash="z", budget=few, spent={"steps": 0})
+    groups = leaderboard([*trained, words, elsewhere]).groups
+    found = {(g.dataset, g.budget["steps"]): [(r.method, r.rank, r.unlimited) for r in g.rows] for g in groups}
+    assert found == {
+        ("made", 1000): [("words", 1, True), ("dexml", 2, False)],
+        ("made", 9000): [("dexml", 1, False), ("words", 2, True)],
+        ("zoo", 1000): [("words", 1, True)],  # there is no other table
+    }
+    assert [row.keys for group in groups[:2] for row in group.rows if row.method == "words"] == [(words.key,)] * 2
+    (asked,) = leaderboard([*trained, words], view=View(budget="epochs")).groups
+    assert [row.method for row in asked.rows] == ["words"]
+    (asked,) = leaderboard([*trained, words], view=View(budget="steps=9000")).groups
+    assert [row.method for row in asked.rows] == ["dexml", "words"]
+
+
+@pytest.mark.parametrize("spent", [{"steps": 40, "epochs": 0.0}, {"steps": 0, "epochs": 0.5}])
+def test_a_row_that_a_budget_limits_stays_with_its_own_budget(spent: dict[str, float]) -> None:
+    own = record("own", 0.9, method="popular", budget=Budget(epochs=1), spent=spent)
+    groups = leaderboard([record("dexml", 0.5, budget=Budget(steps=1000)), own]).groups
+    assert sorted([row.method for row in group.rows] for group in groups) == [["dexml"], ["own"]]
+
+
+def test_a_row_that_stands_in_a_table_does_not_come_into_it_again() -> None:
+    mine, others = (
+        [record("words", 0.6, method="popular", seed=seed, budget=budget, spent={"steps": 0}) for seed in range(count)]
+        for budget, count in ((Budget(steps=1000), 1), (Budget(steps=9000), 3))
+    )
+    trained = [record("dexml", 0.5, budget=Budget(steps=limit)) for limit in (1000, 9000, 500)]
+    groups = leaderboard([*mine, *others, *trained]).groups
+    seeds = {g.budget["steps"]: [len(r.keys) for r in g.rows if r.method == "words"] for g in groups}
+    assert seeds == {1000: [1], 9000: [3], 500: [3]}  # elsewhere the one with the most seeds
+
+
 def test_a_dataset_with_test_texts_in_its_training_part_has_a_note() -> None:
     notes = leaderboard([record("a", 0.4, test_texts_in_train=17), record("b", 0.5)]).notes
     assert "made: 17 test texts are also in the training part, labels known." in notes

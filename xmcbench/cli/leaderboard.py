@@ -42,7 +42,9 @@ def leaderboard(
         Option(help="Which rows: of papers, of trials, or of imported predictions."),
     ] = "all",
     track: Annotated[Literal["supervised", "zero-shot"] | None, Option(help="Only this track.")] = None,
-    budget: Annotated[str | None, Option(help="Only this limit of measured rows: steps, or steps=1000.")] = None,
+    budget: Annotated[
+        str | None, Option(help="The tables with this limit of measured rows: steps, or steps=1000; all.")
+    ] = None,
     method: Annotated[
         str | None, Option(help="Only this method: its name, label, or a shell pattern.", autocompletion=method_names)
     ] = None,
@@ -52,6 +54,10 @@ def leaderboard(
     group_by: Annotated[str | None, Option(help="One table for each value of this column.")] = None,
     top: Annotated[int | None, Option(min=1, help="Only the best rows of each table.")] = None,
     variants: Annotated[bool, Option("--all", help="Every row: also variants, and every printed one.")] = False,
+    notes: Annotated[bool, Option("--notes", help="Also how to read the tables, and what they leave out.")] = False,
+    claims: Annotated[
+        bool, Option("--claims", help="Also what was seen of the papers' claims about the rows.")
+    ] = False,
     rows: Annotated[list[Path] | None, Option(metavar="FILE", help="Your own published rows.")] = None,
     format: Annotated[
         str,
@@ -90,6 +96,8 @@ def leaderboard(
         variants=variants,
         whole=not text,
         paper=format == "latex",
+        notes=notes,
+        claims=claims,
         rows=rows or (),
         data=data,
         store=store,

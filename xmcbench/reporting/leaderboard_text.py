@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 from xmcbench.files.csv_text import csv_text
+from xmcbench.reporting.answer import closing, main_tables, what_else
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.notes import notes_of, of_claims, of_interval, of_name, of_value
+from xmcbench.reporting.notes import legend, notes_of, of_claims, of_interval, of_name, of_value
 from xmcbench.reporting.published import PublishedRow
-from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text, cell, heading, short_budget
+from xmcbench.reporting.rows import About, Group, Leaderboard, Note, Row, budget_text, cell, heading, short_budget
 from xmcbench.reporting.text_table import (
     REQUIRED,
     TABLE_FORMATS,
@@ -32,7 +33,7 @@ WITHOUT_BUDGET = {"published": "published", "imported": "imported, budget unknow
 OF_GROUP = ("source", "dataset", "dataset_hash", "track", "protocol")  # columns of CSV
 OF_ROW = ("rank", "method", "variant", "kind", "status")
 SPREAD = ("low", "high", "std", "against")  # columns of CSV for each metric: interval, deviation, difference
-IMPORTANT = {"kind": 80, "paper": 53, "variants": 52}  # of columns that a narrow terminal shows longest
+IMPORTANT = {"kind": 80, "paper": 33, "variants": 2}  # of columns that a narrow terminal shows longest
 SHORTEST = {"paper": 14, "kind": 10, "variants": 4}  # characters of cells in a narrow terminal
 Column = tuple[Heading, list[Cell]]
 
@@ -52,8 +53,46 @@ def render(board: Leaderboard, format: str = "table", width: int | None = None) 
         return render_tables([_paper_table(group, ambiguous) for group in board.groups], format)
     groups = [_named(group) for group in board.groups]
     tables = [group_table(group, ambiguous) for group in groups]
-    notes = render_notes([printable(note) for note in notes_of(groups)], format, width)
-    return "\n\n".join([render_tables(tables, format, width), notes])
+    return "\n\n".join([render_tables(tables, format, width), _notes(notes_of(groups), format, width)])
+
+
+def _notes(notes: Iterable[Note], format: str, width: int | None) -> str:
+    return render_notes([printable(note.text) for note in notes], format, width)
+
+
+NEWS = frozenset({About.ROW})  # notes that no reader has to ask for
+
+
+def answer(
+    board: Leaderboard,
+    width: int | None = None,
+    *,
+    every: bool = False,
+    below: Collection[About] = (),
+    closing_first: bool = False,
+) -> str:
+    """The main tables, or `every` table, each with a sentence on who leads; then what else there is to see.
+
+    `below` are the subjects of the notes that are asked for; those on what happened to the user's rows always stand.
+    With `closing_first` the sentences of all tables come before the first of them.
+    """
+    groups = [_named(group) for group in board.groups]
+    shown = groups if every else main_tables(groups)
+    hashes = {(group.dataset, group.dataset_hash) for group in shown if group.dataset_hash}
+    ambiguous = len(hashes) > len({dataset for dataset, _ in hashes})
+    several = closing_first and len(shown) > 1
+    sentences = [f"{title(own, ambiguous)}: {closing(own)}" if several else closing(own) for own in shown]
+    texts = [render_notes([printable(sentence)], "table", width) for sentence in sentences]
+    tables = [render_tables([group_table(own, ambiguous)], "table", width) for own in shown]
+    pairs = zip(tables, texts, strict=True)
+    parts = ["\n".join(texts), *tables] if closing_first else ["\n\n".join(pair) for pair in pairs]
+    printed = NEWS | {*below}
+    marks = "" if About.READING in printed else legend(shown)
+    notes = [note for note in notes_of(shown) if note.about in printed]
+    whole = replace(board, groups=tuple(groups), noted=notes_of(shown))
+    rest = [f"{marks}." if marks else "", what_else(whole, shown, printed)]
+    last = [_notes(notes, "table", width), render_notes([own for own in rest if own], "table", width)]
+    return "\n\n".join(filter(None, [*parts, *last]))
 
 
 def summary(board: Leaderboard, width: int | None = None) -> str:
@@ -89,7 +128,7 @@ def _paper_table(group: Group, show_hash: bool) -> TextTable:
     group = _named(group, everyone=True)
     table = group_table(group, show_hash)
     rows = [row[1:] for row in table.rows]
-    return TextTable(table.title, table.headings[1:], rows, list(map(printable, notes_of([group]))))
+    return TextTable(table.title, table.headings[1:], rows, [printable(note.text) for note in notes_of([group])])
 
 
 def _named(group: Group, *, everyone: bool = False) -> Group:
@@ -180,7 +219,7 @@ def _uncertainty_columns(rows: Sequence[Row], metric: str) -> list[Column]:
         columns.append((Heading("95 %", importance=65), cells))
     if any(row.std for row in rows):
         deviations = [f"{100 * row.std[metric]:.2f} ×{len(row.seeds)}" if metric in row.std else "-" for row in rows]
-        columns.append((Heading("sd", importance=64), [Cell(text) for text in deviations]))
+        columns.append((Heading("sd", importance=1), [Cell(text) for text in deviations]))
     return columns
 
 
@@ -233,7 +272,8 @@ def _json(board: Leaderboard) -> str:
             return {"id": value.id, "claim": value.claim, "regimes": [str(regime) for regime in value.regimes]}
         return sorted(value)
 
-    content = asdict(board)
+    content = {**asdict(board), "notes": board.notes}
+    del content["noted"]
     rows = [row for group in content["groups"] for row in group["rows"]]
     used = {"metrics", *(name for row in rows for name, value in row.items() if value)}
     for group in content["groups"]:

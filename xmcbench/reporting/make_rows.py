@@ -25,7 +25,7 @@ from xmcbench.reporting.rows import Row, grouped, share_spent
 from xmcbench.reporting.text_table import Value, folded
 from xmcbench.reporting.words import chosen_on
 from xmcbench.suite.tables import COLUMNS
-from xmcbench.trial.budget import UnknownBudget
+from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.facts import why_ended
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import flatten
@@ -72,9 +72,6 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
     scored = first.status in SCORED
     imported = isinstance(first.trial.budget, UnknownBudget)
     failure = first.failure
-    limits = first.trial.budget.spending()
-    limited = any(record.spent.get(name) for record in records for name in limits)
-    solved = any(record.spent.get("solver_flops") for record in records) and not {"flops", "device_seconds"} & {*limits}
     names = [name for name in first.metrics if scored and all(name in record.metrics for record in records)]
     values = {name: [record.metrics[name] for record in records] for name in names}
     return Row(
@@ -97,9 +94,17 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         alike=alike_texts(first),
         unanswered=unanswered(first),
         wrong=what_is_wrong(first),
-        unlimited=scored and not imported and (solved or not limited),
+        unlimited=scored and not imported and is_unlimited(records, first.trial.budget),
         problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",
     )
+
+
+def is_unlimited(records: Sequence[Record], budget: Budget) -> bool:
+    """Whether finished trials, or the linear solver of one, spent nothing that `budget` limits."""
+    limits = budget.spending()
+    limited = any(record.spent.get(name) for record in records for name in limits)
+    solved = any(record.spent.get("solver_flops") for record in records) and not {"flops", "device_seconds"} & {*limits}
+    return solved or not limited
 
 
 def encoder_text(settings: dict[str, Any]) -> str:
@@ -245,6 +250,7 @@ def with_uncertainty(
         for row in ranked
     }
     tied: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    tested: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for metric in metrics:
         known = {keys: own[metric] for keys, own in of_row.items() if metric in own}
         most = max((sample.replicates_SB.shape[1] for sample in known.values()), default=0)
@@ -252,11 +258,13 @@ def with_uncertainty(
         if len(compared) > 1:
             for keys, same in zip(compared, tied_with_best([known[keys] for keys in compared]), strict=True):
                 tied[keys] |= {metric} if same else set()
+                tested[keys].add(metric)
     found = []
     for row in rows:
         own = of_row.get(row.keys, {}) if row.std else {}
         intervals = {metric: estimate(sample).interval for metric, sample in own.items()}
-        found.append(replace(row, tied=frozenset(tied[row.keys]), intervals=row.intervals | intervals))
+        row = replace(row, tied=frozenset(tied[row.keys]), tested=frozenset(tested[row.keys]))
+        found.append(replace(row, intervals=row.intervals | intervals))
     return found
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from textwrap import shorten
 
 from pydantic import ValidationError
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.rows import Group, Row
+from xmcbench.reporting.rows import About, Group, Note, Row
+from xmcbench.reporting.words import number
 from xmcbench.trial.record import FEW_STEPS, METRIC_VERSION, SCORED, SMALLEST_BATCH, Record, Status
 
 TIE = "≈"  # after a value: not significantly different from the best of its column
@@ -24,7 +26,7 @@ OLDER = "‡"  # after a name: a result of older code
 BELOW_POPULAR = "↓"  # after a name: trained, yet not better than the most frequent labels
 POPULAR = "popular"  # the method that predicts those: a trained method should be better
 UNLIMITED = "◇"  # after a name: it, or its linear solver, spends nothing that the budget limits
-STATED = "□"  # after a name: its metrics cannot be recomputed here
+STATED = "□"  # after a name: nobody has recomputed its metrics
 IDLE = "∅"  # after a name: a part of the method never ran
 CLAIM = "○"  # after a name: a paper's claim that this row is better than another was looked at here
 # Of every record: what the check of submissions can tell, and what it cannot.
@@ -33,7 +35,43 @@ CHECKED = (
     "(refused below half of it, above ten times). All else is as stated by who ran the trial: seconds, memory, curves, "
     "settings, seeds, tuning, hardware. leaderboard/verified.yaml lists what was trained again."
 )
-EVERY = frozenset({TIE, ONE_SEED, MISPRINT, OLDER, BELOW_POPULAR, UNLIMITED, STATED, IDLE, CLAIM})
+
+
+# What a mark means, in a few words.
+MEANINGS = {
+    TIE: "not significantly different from the best",
+    ONE_SEED: "one seed",
+    MISPRINT: "misprint",
+    OLDER: "older code",
+    BELOW_POPULAR: "not better than the most frequent labels",
+    UNLIMITED: "no budget limits it",
+    STATED: "not recomputed",
+    IDLE: "a part never ran",
+    CLAIM: "has a claim",
+}
+EVERY = frozenset(MEANINGS)
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Where notes are shown: what is called differently there."""
+
+    every_row: str
+    interval: str
+
+
+TERMINAL = Surface("--all", "95 %: half the width of")
+PAGE = Surface("“every printed row”", "Small print below a value:")
+
+
+def reading(text: str) -> Note:
+    """A note on how to read the tables."""
+    return Note(About.READING, text)
+
+
+def of_row(row: Row, text: str) -> Note:
+    """A note on what happened to a row: of an accepted one it is no news to the user."""
+    return Note(About.ACCEPTED if row.accepted else About.ROW, text)
 
 
 def is_below_popular(row: Row, others: Iterable[Row], metric: str) -> bool:
@@ -64,112 +102,144 @@ def of_claims(claims: Sequence[Claim]) -> str:
     return CLAIM * bool(claims)
 
 
-def notes_of(groups: Sequence[Group]) -> tuple[str, ...]:
-    """The notes that a reader of the groups needs."""
-    return tuple(dict.fromkeys(_notes(groups))) if any(group.rows for group in groups) else ()
+def notes_of(groups: Sequence[Group], surface: Surface = TERMINAL) -> tuple[Note, ...]:
+    """The notes that a reader of the groups needs, in the words of a surface."""
+    return tuple(dict.fromkeys(_notes(groups, surface))) if any(group.rows for group in groups) else ()
 
 
-def _notes(groups: Sequence[Group]) -> Iterator[str]:
+def legend(groups: Sequence[Group]) -> str:
+    """The meanings of the marks in the groups' tables, in one line; empty where there are none."""
+    rows = [row for group in groups for row in group.rows]
+    shown = "".join(
+        [*map(of_name, rows), *map(of_interval, (row for row in rows if row.intervals))]
+        + [of_value(row, metric) for group in groups for row in group.rows for metric in group.metrics]
+        + [of_claims(row.folded_claims) for group in groups if "variants" in group.columns for row in group.rows]
+    )
+    return "; ".join(f"{mark} {meaning}" for mark, meaning in MEANINGS.items() if mark in shown)
+
+
+def _notes(groups: Sequence[Group], surface: Surface) -> Iterator[Note]:
     measured = [row for group in groups for row in group.rows if row.source != "published"]
     columns = {name for group in groups for name in group.columns}
     sorts = " or ".join(dict.fromkeys(group.sort for group in groups))
-    yield f"Metrics in per cent, ranked by {sorts} within each table; equal values share a rank."
+    yield reading(f"Metrics in per cent, ranked by {sorts} within each table; equal values share a rank.")
     if published := [row for group in groups for row in group.rows if row.source == "published"]:
         yield from _published_notes(
-            published, dict.fromkeys(name for group in groups for name in group.metrics), columns
+            published, dict.fromkeys(name for group in groups for name in group.metrics), columns, surface
         )
     if any(row.source == "imported" for row in measured):
-        yield "Imported predictions were made elsewhere, at unknown cost: they are ranked on their own."
+        yield reading("Imported predictions were made elsewhere, at unknown cost: they are ranked on their own.")
     if intervals := [row for row in measured if row.intervals]:
-        yield (
-            "95 %: half the width of the interval over test queries and seeds. "
+        yield reading(
+            f"{surface.interval} the interval over test queries and seeds. "
             "≈: not significantly different from the best of its column (paired, 95 %, Holm over its rows)."
         )
         if any(map(of_interval, intervals)):
             alone = "the interval and ≈ are over test queries alone and say nothing of another training run"
-            yield f"{ONE_SEED}: one seed: {alone}."
+            yield reading(f"{ONE_SEED}: one seed: {alone}.")
     if any(row.std for row in measured):
-        yield "sd: standard deviation over seeds (n - 1) × number of seeds."
+        yield reading("sd: standard deviation over seeds (n - 1) × number of seeds.")
     if any(row.against for row in measured):
-        yield "against: minus the published value of the same method, encoder, batch size and setting."
+        yield reading("against: minus the published value of the same method, encoder, batch size and setting.")
     if "variants" in columns and any("variants" in row.facts for row in measured):
-        yield "+N: further rows of the method (ablations, other settings); --all shows them."
+        yield reading(f"+N: further rows of the method (ablations, other settings); {surface.every_row} shows them.")
     yield from _measured_notes(measured, columns)
     for group in groups:
         if shared := max((int(row.facts.get("shared_texts", 0)) for row in group.rows), default=0):
-            yield f"{group.dataset}: {shared:,} test texts are also in the training part, labels known."
-        if alike := max((int(row.facts.get("shared_label_texts", 0)) for row in group.rows), default=0):
-            yield (
-                f"{group.dataset}: {alike:,} labels share their text with another one; a method that reads label texts "
-                "cannot tell them apart."
+            yield Note(
+                About.DATA, f"{group.dataset}: {shared:,} test texts are also in the training part, labels known."
             )
+        if alike := max((int(row.facts.get("shared_label_texts", 0)) for row in group.rows), default=0):
+            text = "labels share their text with another one; a method that reads label texts cannot tell them apart."
+            yield Note(About.DATA, f"{group.dataset}: {alike:,} {text}")
     if left_out := sum(group.left_out for group in groups):
-        yield f"{left_out} further rows are not shown (--top)."
+        yield reading(f"{left_out} further rows are not shown (--top).")
 
 
-def _published_notes(rows: Sequence[Row], metrics: Iterable[str], columns: Container[str]) -> Iterator[str]:
-    yield "Published values are as printed, in the settings of the papers. They are never ranked with measured ones."
+def _published_notes(
+    rows: Sequence[Row], metrics: Iterable[str], columns: Container[str], surface: Surface
+) -> Iterator[Note]:
+    yield reading(
+        "Published values are as printed, in the settings of the papers. They are never ranked with measured ones."
+    )
     if "variants" in columns and any("variants" in row.facts for row in rows):
-        yield "+N: further results of the method (ablations, costs, differing reprints); --all shows every printed row."
+        yield reading(
+            "+N: further results of the method (ablations, costs, differing reprints); "
+            f"{surface.every_row} shows every printed row."
+        )
     for row in rows:
         for metric, text in row.misprints.items():
-            yield f"†: {row.label}, {metric} ({row.facts['paper']}): misprint, {text}."
+            yield Note(About.PAPERS, f"†: {row.label}, {metric} ({row.facts['paper']}): misprint, {text}.")
     for split in dict.fromkeys(str(row.facts["split"]) for row in rows if "split" in row.facts):
         methods = ", ".join(dict.fromkeys(row.method for row in rows if row.facts.get("split") == split))
-        yield f"Not ranked, on another test split ({split}): {methods}."
+        yield Note(About.PAPERS, f"Not ranked, on another test split ({split}): {methods}.")
     if claims := dict.fromkeys(claim for row in rows for claim in (*row.claims, *row.folded_claims)):
-        yield (
+        text = (
             f"{CLAIM}: a claim that this row, or one folded into it, is better than another was looked at here, at the "
             "scale in brackets; that is no verdict on the paper's figures unless the scale is the paper's."
         )
-    yield from (f"{CLAIM} {claim}." for claim in claims)
+        yield reading(text)
+    yield from (Note(About.CLAIM, f"{CLAIM} {claim}.") for claim in claims)
     for row in rows:
         if differing := [f"{name} {row.disagreements[name]}" for name in metrics if name in row.disagreements]:
             name = f"{row.label} ({row.kind})" if row.kind else row.label
-            yield f"Papers disagree on {name}: {', '.join(differing)}."
+            yield Note(About.PAPERS, f"Papers disagree on {name}: {', '.join(differing)}.")
 
 
-def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[str]:
+def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[Note]:
     splits = Counter(str(row.facts.get("selection_split")) for row in rows if row.metrics)
     if set(splits) - {"none"}:
-        yield f"Checkpoints chosen on: {'; '.join(f'{name} ({n} rows)' for name, n in sorted(splits.items()))}."
+        chosen = "; ".join(f"{name} ({number(n, 'row')})" for name, n in sorted(splits.items()))
+        yield reading(f"Checkpoints chosen on: {chosen}.")
     if any(row.status == Status.OVER_BUDGET for row in rows):
-        yield "over_budget: exceeded the budget by more than one step; not ranked."
+        yield reading("over_budget: exceeded the budget by more than one step; not ranked.")
     if columns and any(row.facts.get("side_by_side") for row in rows):  # a paper's table shows no costs
-        yield "No seconds are shown for trials that ran side by side (`--columns side_by_side`)."
+        yield reading("No seconds are shown for trials that ran side by side (`--columns side_by_side`).")
     clocks = Counter(str(row.facts["clock"]) for row in rows if "clock" in row.facts)
     if len(clocks) > 1 and "device_seconds" in columns:
-        yield f"Seconds of {clocks['wall']} rows are by the wall clock, the others of processors (`--columns clock`)."
+        walls = "are by the wall clock, the others of processors (`--columns clock`)."
+        yield reading(f"Seconds of {number(clocks['wall'], 'row')} {walls}")
     if any(row.facts.get("simulated_teacher") for row in rows):
-        yield "Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track."
+        yield reading(
+            "Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track."
+        )
     if old := {row.metric_version for row in rows if row.metrics} - {METRIC_VERSION}:
         versions = f"version {', '.join(map(str, sorted(old)))}, now {METRIC_VERSION}"
-        yield f"Rows scored with other metric definitions ({versions}) are not ranked; `xmcbench rescore` updates them."
-    if reasons := sorted({row.older for row in rows if row.older}):
-        yield f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again."
-    if any(row.below_popular for row in rows):
-        yield f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular)."
-    yield from (f"{BELOW_POPULAR} {row.label}: most likely {row.wrong}." for row in rows if row.below_popular)
-    if any(row.idle for row in rows):
-        yield f"{IDLE}: a part of the method never ran."
-    yield from (f"{IDLE} {row.label}: {', '.join(row.idle)}." for row in rows if row.idle)
-    yield from (f"Few steps: {row.label}: {row.few_steps}." for row in rows if row.few_steps and not row.below_popular)
-    for alike in dict.fromkeys(row.alike for row in rows if row.alike):
-        yield f"{', '.join(row.label for row in rows if row.alike == alike)}: {alike}."
-    yield from (f"{row.label}: {row.unanswered}." for row in rows if row.unanswered)
-    if nothing := [row.label for row in rows if row.metrics and not any(row.metrics.values())]:
-        yield (
-            f"{', '.join(nothing)}: every metric is 0: no label that is found is true. Methods that match words "
-            "need words that texts have in common, with spaces between them."
+        text = (
+            f"Rows scored with other metric definitions ({versions}) are not ranked; `xmcbench rescore` updates them."
         )
+        yield Note(About.ROW, text)
+    if reasons := sorted({row.older for row in rows if row.older}):
+        text = f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again."
+        yield Note(About.ROW, text)
+    if any(row.below_popular for row in rows):
+        yield reading(f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular).")
+    yield from (
+        of_row(row, f"{BELOW_POPULAR} {row.label}: most likely {row.wrong}.") for row in rows if row.below_popular
+    )
+    if any(row.idle for row in rows):
+        yield reading(f"{IDLE}: a part of the method never ran.")
+    yield from (of_row(row, f"{IDLE} {row.label}: {', '.join(row.idle)}.") for row in rows if row.idle)
+    few = [row for row in rows if row.few_steps and not row.below_popular]
+    yield from (of_row(row, f"Few steps: {row.label}: {row.few_steps}.") for row in few)
+    for alike in dict.fromkeys(row.alike for row in rows if row.alike):
+        those = [row for row in rows if row.alike == alike]
+        yield of_row(those[0], f"{', '.join(row.label for row in those)}: {alike}.")
+    yield from (of_row(row, f"{row.label}: {row.unanswered}.") for row in rows if row.unanswered)
+    if nothing := [row for row in rows if row.metrics and not any(row.metrics.values())]:
+        text = (
+            "every metric is 0: no label that is found is true. Methods that match words need words that texts have in "
+            "common, with spaces between them."
+        )
+        yield of_row(nothing[0], f"{', '.join(row.label for row in nothing)}: {text}")
     if any(row.unlimited for row in rows):
         work = "it, or its linear solver, spends nothing that the budget counts"
-        yield f"{UNLIMITED}: not limited by this budget: {work}."
+        yield reading(f"{UNLIMITED}: not limited by this budget: {work}.")
     if any(row.accepted for row in rows):
-        yield CHECKED
+        yield reading(CHECKED)
     if any(row.stated for row in rows):
-        yield f"{STATED}: not recomputed: its predictions are not here, or its dataset is unknown here."
-    yield from (f"{row.label}: {row.status}: {shorten(row.problem, 160)}" for row in rows if row.problem)
+        yield reading(f"{STATED}: not recomputed: its predictions are not here, or its dataset is unknown here.")
+    yield from (of_row(row, f"{row.label}: {row.status}: {shorten(row.problem, 160)}") for row in rows if row.problem)
 
 
 FELL, ROSE = 0.7, 1.1  # of a curve: its end to its peak, its end to the evaluation before

@@ -13,6 +13,7 @@ from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.make_rows import (
     Resampled,
+    is_unlimited,
     measured_rows,
     merged_rows,
     newest_versions,
@@ -24,7 +25,7 @@ from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Group, Leaderboard, Row, Source, View, cell, column_name, grouped
 from xmcbench.reporting.text_table import folded
 from xmcbench.suite.tables import COLUMNS
-from xmcbench.trial.budget import UnknownBudget
+from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 
 USUAL_METRICS = {
@@ -48,6 +49,7 @@ PAPER_METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 PAPER_COLUMNS = ("kind", "paper")
 ENCODERS = dict.fromkeys(("distilbert", "distilbertbase"), "distilbert-base-uncased")  # other spellings in papers
 EVEN = 1.05  # the largest number is at most so many times the smallest where rows do not differ
+EVERY_BUDGET = "all"  # what a view asks for to see the table of every budget
 RARE = 0.25  # usual metrics that a smaller share of published rows has are not shown by default
 
 
@@ -94,7 +96,7 @@ def leaderboard(
 def _wanted(
     records: list[Record], published: list[PublishedRow], view: View
 ) -> tuple[list[Record], list[PublishedRow]]:
-    """The records and published rows of the view's dataset, track and budget."""
+    """The records and published rows of the view's dataset and track."""
     if view.dataset is not None:
         names = {record.trial.dataset for record in records} | {row.dataset for row in published}
         dataset = {name.casefold(): name for name in names}.get(view.dataset.casefold())
@@ -105,8 +107,6 @@ def _wanted(
     if view.track is not None:
         records = [record for record in records if record.trial.track == view.track]
         published = [row for row in published if row.track == view.track]
-    if view.budget is not None:
-        records = _with_budget(records, view.budget)
     if not records and not published:
         where = [f"{name} {own}" for name, own in (("dataset", view.dataset), ("track", view.track)) if own]
         raise XMCBenchError(f"found no rows of {', '.join(where) or 'any dataset'}, expected some")
@@ -120,16 +120,19 @@ def _is_method(row: Row, pattern: str) -> bool:
     return any(folded(pattern) == folded(name) or fnmatchcase(name.casefold(), pattern) for name in names)
 
 
-def _with_budget(records: list[Record], wanted: str) -> list[Record]:
-    """The records whose budget has a limit: `steps`, or `steps=1000`."""
+def _budgets(records: Sequence[Record], wanted: str | None) -> set[Budget]:
+    """The budgets that have a limit, `steps` or `steps=1000`; all where none, or `all`, is wanted."""
+    budgets = {record.trial.budget for record in records}
+    if wanted in (None, EVERY_BUDGET):
+        return budgets
     name, _, number = wanted.partition("=")
     try:
         limit = float(number) if number else None
     except ValueError:
         raise XMCBenchError(f"--budget {wanted}: found {number!r}, expected a number as in steps=1000") from None
-    limits = [(record, record.trial.budget.limits()) for record in records]
-    known = {f"{own}={value:.10g}" for _, budget in limits for own, value in budget.items()}
-    matches = [r for r, own in limits if name in own and (limit is None or own[name] == limit)]
+    limits = {budget: budget.limits() for budget in budgets}
+    known = {f"{own}={value:.10g}" for budget in limits.values() for own, value in budget.items()}
+    matches = {budget for budget, own in limits.items() if name in own and (limit is None or own[name] == limit)}
     if not matches:
         raise UnknownNameError("budget", wanted, known, "in these records")
     return matches
@@ -138,27 +141,82 @@ def _with_budget(records: list[Record], wanted: str) -> list[Record]:
 def _measured_groups(
     records: list[Record], published: list[PublishedRow], view: View, stated: Container[str], accepted: Container[str]
 ) -> list[Group]:
-    """The groups of measured rows; `stated` are the keys of trials whose metrics cannot be recomputed."""
-    groups, versions = [], newest_versions(records)
+    """The groups of measured rows; `stated` are the keys of trials whose metrics cannot be recomputed.
+
+    The check of submissions has recomputed those of accepted trials. Rows that no budget limits are in every group of
+    their dataset and track. They make no group of their own, unless there is no other or the view asks for it.
+    """
+    groups, versions, budgets = [], newest_versions(records), _budgets(records, view.budget)
     comparable = attrgetter("trial.dataset", "trial.dataset_hash", "trial.track", "trial.budget")
-    for (dataset, content, track, budget), own in grouped(records, comparable).items():
+    pools = grouped(records, comparable)
+    for (dataset, content, track, budget), pool in pools.items():
+        if budget not in budgets or (
+            view.budget in (None, EVERY_BUDGET) and _is_elsewhere((dataset, content, track, budget), pools)
+        ):
+            continue
+        own = [*pool, *_unlimited_elsewhere((dataset, content, track, budget), pools)]
         near = [row for row in published if (row.dataset, row.track) == (dataset, track)]
         near = [row for row in near if row.metrics and not row.protocol]
         rows = [
             replace(
                 with_difference(row, near),
-                stated=any(key in stated for key in row.keys),
-                accepted=all(key in accepted for key in row.keys),
+                stated=not checked and any(key in stated for key in row.keys),
+                accepted=checked,
             )
             for row in measured_rows(own, versions)
+            for checked in (all(key in accepted for key in row.keys),)
         ]
         source: Source = "imported" if isinstance(budget, UnknownBudget) else "measured"
-        methods, every = {row.plugin for row in rows}, view.variants or view.method or view.group_by
+        methods, every = {row.plugin for row in rows}, view.variants or view.whole or view.method or view.group_by
         shown = tuple(rows if every else _folded(rows))
         group = Group(source, dataset, track, "", shown, dataset_hash=content, budget=budget.limits())
         order = dataset, content, track, -len(methods), json.dumps(sorted(group.budget.items()))
         groups.append((order, group))  # first the budget at which most methods are compared
     return [group for _, group in sorted(groups, key=itemgetter(0))]
+
+
+Place = tuple[str, str, str, Budget]  # dataset, its content, track and budget: what comparable trials share
+
+
+def _same_task(place: Place, pools: Mapping[Place, list[Record]]) -> dict[Budget, list[Record]]:
+    """The trials of the place's dataset and track under other budgets, by budget."""
+    if isinstance(place[3], UnknownBudget):
+        return {}
+    known = {budget: own for (*task, budget), own in pools.items() if task == [*place[:3]] and budget != place[3]}
+    return {budget: own for budget, own in known.items() if not isinstance(budget, UnknownBudget)}
+
+
+def _unlimited(records: Sequence[Record], budgets: Sequence[Budget]) -> dict[str, list[Record]]:
+    """By method, label and settings: scored trials that none of the budgets limits."""
+    scored = [record for record in records if record.status is Status.OK]
+    found = grouped(scored, lambda record: record.trial.model_dump_json(include={"label", "method", "config"}))
+    return {name: own for name, own in found.items() if all(is_unlimited(own, budget) for budget in budgets)}
+
+
+def _unlimited_elsewhere(place: Place, pools: Mapping[Place, list[Record]]) -> list[Record]:
+    """Trials of other budgets that neither their own budget nor the place's limits, and that are not there already.
+
+    Of one method with one configuration under several budgets: the trials of the budget with the most seeds.
+    """
+    there = grouped(pools[place], lambda record: record.trial.model_dump_json(include={"label", "method", "config"}))
+    found: dict[str, list[Record]] = {}
+    for budget, records in _same_task(place, pools).items():
+        for name, own in _unlimited(records, (budget, place[3])).items():
+            if name not in there and len(own) > len(found.get(name, ())):
+                found[name] = own
+    return [record for own in found.values() for record in own]
+
+
+def _is_elsewhere(place: Place, pools: Mapping[Place, list[Record]]) -> bool:
+    """Whether all trials of a place are unlimited, and stand in a table with limited ones of the same task."""
+
+    def only_unlimited(records: Sequence[Record], budget: Budget) -> bool:
+        return sum(map(len, _unlimited(records, (budget,)).values())) == len(records)
+
+    return only_unlimited(pools[place], place[3]) and any(
+        not only_unlimited(own, budget) and only_unlimited(pools[place], budget)
+        for budget, own in _same_task(place, pools).items()
+    )
 
 
 def _folded(rows: list[Row]) -> list[Row]:

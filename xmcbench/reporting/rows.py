@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import inf, sqrt
 from statistics import fmean, stdev
 from typing import Literal, TypeVar
@@ -35,6 +36,7 @@ class View:
     group_by: str | None = None  # a column
     top: int | None = None  # rows of each group
     variants: bool = False  # every row on its own, in place of one row per result of papers or per accepted method
+    whole: bool = False  # every measured row on its own; those of papers stay folded
     paper: bool = False  # the columns of a table in a paper, unless columns are chosen
 
 
@@ -58,6 +60,7 @@ class Row:
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # 95 %, over test queries and seeds
     std: dict[str, float] = field(default_factory=dict)  # over seeds, n - 1; empty for one seed
     tied: frozenset[str] = frozenset()  # metrics in which it is not significantly different from the best of its group
+    tested: frozenset[str] = frozenset()  # metrics in which its difference from the best of its group was tested
     against: dict[str, float] = field(default_factory=dict)  # measured minus published, same method and setting
     against_source: str = ""  # paper and table of the published row
     facts: dict[str, Value] = field(default_factory=dict)  # by the name of a column; absent: not known
@@ -74,7 +77,7 @@ class Row:
     unanswered: str = ""  # measured: how much its teacher left unanswered
     wrong: str = ""  # measured: what most likely keeps it down, where it is below popular
     unlimited: bool = False  # measured: it, or its linear solver, spends nothing that its budget limits
-    stated: bool = False  # measured: its metrics cannot be recomputed here
+    stated: bool = False  # measured: its metrics cannot be recomputed here, and no check of submissions did it
     accepted: bool = False  # measured: its trials are accepted submissions, none of them the user's
     claims: tuple[Claim, ...] = ()  # published: claims that this result is better than another one
     papers: tuple[str, ...] = ()  # published: keys of the papers that print it, the one that is cited first
@@ -155,12 +158,36 @@ class Group:
         return tuple(dict.fromkeys(name for row in self.rows for name in row.facts))
 
 
+class About(StrEnum):
+    """What a note is about."""
+
+    READING = "reading"  # how to read tables: marks, columns, rules
+    ROW = "row"  # what happened to a row of the user's
+    ACCEPTED = "accepted"  # what happened to an accepted row
+    DATA = "data"
+    PAPERS = "papers"  # what papers misprint, or print differently
+    CLAIM = "claim"  # a claim of a paper, and what was seen of it
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence below a leaderboard."""
+
+    about: About
+    text: str
+
+
 @dataclass(frozen=True)
 class Leaderboard:
     """A leaderboard, and how to read it."""
 
     groups: tuple[Group, ...]
-    notes: tuple[str, ...] = ()
+    noted: tuple[Note, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The texts of its notes."""
+        return tuple(note.text for note in self.noted)
 
     @property
     def keys(self) -> frozenset[str]:
@@ -171,7 +198,7 @@ class Leaderboard:
 def budget_text(budget: Mapping[str, float]) -> str:
     """A budget in words, ``1,000 steps, 20,000,000 encoder tokens``; operations are in short."""
     parts = (
-        short_budget({name: limit}) if name == "flops" else f"{limit:,.10g} {name.replace('_', ' ')}"
+        short_budget({name: limit}) if name == "flops" else f"{limit:,.10g} {_unit(name, limit)}"
         for name, limit in budget.items()
     )
     return ", ".join(parts) or "unknown"
@@ -184,7 +211,17 @@ def short_budget(budget: Mapping[str, float]) -> str:
     '2.5T operations, 10 epochs'
     """
     names = {"flops": "operations", "encoder_tokens": "tokens"}
-    return ", ".join(f"{short_number(own)} {names.get(name, name.replace('_', ' '))}" for name, own in budget.items())
+    return ", ".join(f"{short_number(own)} {_unit(names.get(name, name), own)}" for name, own in budget.items())
+
+
+def _unit(name: str, limit: float) -> str:
+    """The unit of a limit, in the singular for 1.
+
+    >>> _unit("device_seconds", 5), _unit("epochs", 1.0)
+    ('device seconds', 'epoch')
+    """
+    words = name.replace("_", " ")
+    return words.removesuffix("s") if limit == 1 else words
 
 
 def column_name(word: str) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from xmcbench.trial.facts import Choice, ChosenBy, Ended, why_ended
 from xmcbench.trial.record import Record
 
@@ -32,3 +34,24 @@ def end_of_training(record: Record) -> str:
         Ended.PASS_TOO_LARGE: "a pass over the data did not fit into what was left of the budget",
         Ended.STAGE_TOO_LARGE: "the next stage did not fit into the budget and learnt nothing",
     }[ended]
+
+
+def number(count: float, noun: str) -> str:
+    """A count with its noun, in the plural where it is not one.
+
+    >>> number(1, "epoch"), number(1200, "row"), number(0.5, "epoch")
+    ('1 epoch', '1,200 rows', '0.5 epochs')
+    """
+    return f"{count:,.10g} {noun}" + ("" if count == 1 else "s")
+
+
+def enumeration(names: Sequence[str], most: int = 4) -> str:
+    """Names in a sentence; of more than `most` the first, and how many more there are.
+
+    >>> enumeration(["a"]), enumeration(["a", "b", "c"]), enumeration(["a", "b", "c"], 2)
+    ('a', 'a, b and c', 'a, b and 1 more')
+    """
+    if len(names) > most:
+        names = [*names[:most], f"{len(names) - most} more"]
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

@@ -2,11 +2,11 @@
 // The state of the view is in the address after #, so that a view can be linked to; every change redraws the page.
 
 const PAGE = JSON.parse(document.getElementById("data").textContent);
-const EMPTY = { variant: "", called: "", family: 0, kind: "", rank: null, status: "ok", problem: "", intervals: {}, tied: [], misprints: {}, older: "", below_popular: false, unlimited: false, stated: false, idle: [], claims: [], folded_claims: [], costs: {}, keys: [], source: "", url: 0, papers: [], curve: null, deciles: null };
+const EMPTY = { variant: "", called: "", family: 0, kind: "", rank: null, status: "ok", problem: "", intervals: [], tied: [], misprints: {}, older: "", below_popular: false, unlimited: false, stated: false, idle: [], claims: [], folded_claims: [], costs: {}, keys: [], source: 0, url: 0, papers: [], curve: null, deciles: null };
 for (const group of PAGE.groups) {
   for (const list of [group.rows, group.printed]) {
     list.forEach((row, at) => {
-      list[at] = { ...EMPTY, ...row, intervals: row.intervals ?? {}, costs: row.costs ?? {}, at, group };
+      list[at] = { ...EMPTY, ...PAGE.shared[row.shared ?? 0], ...row, at, group };
       decode(group, list[at]);
     });
   }
@@ -186,7 +186,7 @@ function redraw(navigated = false) {
   drawComparison();
   redrawCharts();
   byId("bibtex").hidden = !groups.some((group) => group.rows.some((row) => row.papers.length));
-  byId("notes").replaceChildren(...(PAGE.notes[state.dataset] ?? []).map((note) => element("li", {}, note)));
+  byId("notes").replaceChildren(...(PAGE.notes[state.dataset] ?? []).map((note) => element("li", {}, PAGE.texts[note])));
 }
 
 // What is shown, as records: every text as in the tables, every number with all its digits.

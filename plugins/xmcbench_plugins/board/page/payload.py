@@ -5,9 +5,9 @@ The overview compares the methods of a dataset under one budget with one encoder
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from math import isnan
 from typing import Any
@@ -16,11 +16,12 @@ from xmcbench.evaluation.analysis import DECILES, Analysis
 from xmcbench.evaluation.significance import Sample, difference, samples, tied_with_best
 from xmcbench.reporting.curated import Findings, NamedMethod, methods
 from xmcbench.reporting.make_rows import Resampled
-from xmcbench.reporting.notes import CLAIM, notes_of
+from xmcbench.reporting.notes import PAGE, notes_of
 from xmcbench.reporting.ranked_groups import unfolded
 from xmcbench.reporting.rows import (
     CHART_COSTS,
     CURVE_COSTS,
+    About,
     Group,
     Leaderboard,
     Row,
@@ -40,7 +41,6 @@ EMPTY: tuple[Any, ...] = (None, "", [], {}, False)
 DIGITS = 6  # of a fraction, for sorting and drawing: a table shows four
 AGAINST = "against"  # the column of differences from a published row
 CURVES = ("nDCG@5", "PSP@5")  # metrics of curves besides the one that ranks
-WORDS = {"--all shows": "“every printed row” shows", "95 %: half the width of": "Small print below a value:"}
 COMPARED = 3  # metrics of which differences of pairs are on the page
 
 
@@ -52,8 +52,10 @@ def payload(
     findings: Findings | None = None,
 ) -> dict[str, Any]:
     """The data that the page's script reads, ready for JSON."""
-    urls, texts = {"": 0}, {"": 0}
-    groups = [_Group(group, records, analyses, urls, texts).content(resampled) for group in table.groups]
+    once = _Once(_in_several(table))
+    groups = [_Group(group, records, analyses, once).content(resampled) for group in table.groups]
+    datasets = dict.fromkeys(group.dataset for group in table.groups)
+    notes = {name: [once.text(note) for note in _notes(table, name)] for name in datasets}
     used = [name for name in dict.fromkeys(name for group in groups for name in group["columns"]) if name != AGAINST]
     rows = [one for group in table.groups for row in group.rows for one in (row, *row.folded)]
     return {
@@ -73,12 +75,13 @@ def payload(
         },
         "costs": CHART_COSTS,
         "spent": {**CURVE_COSTS, "fraction": "share of the budget"},
-        "urls": list(urls),
-        "texts": list(texts),
+        "urls": list(once.urls),
+        "texts": list(once.texts),
+        "shared": list(once.rows.values()),
         "claims": {claim.id: str(claim) for row in rows for claim in row.claims},
         "groups": groups,
         "found": _found(table, findings, records) if findings else None,
-        "notes": {name: _notes(table, name) for name in dict.fromkeys(group.dataset for group in table.groups)},
+        "notes": notes,
     }
 
 
@@ -100,10 +103,35 @@ def _found(table: Leaderboard, findings: Findings, records: Mapping[str, Record]
 
 def _notes(board: Leaderboard, dataset: str) -> list[str]:
     """The notes on a dataset's groups, in the words of the page; claims have a page of their own."""
-    notes = notes_of([group for group in board.groups if group.dataset == dataset])
-    for word, other in WORDS.items():
-        notes = tuple(note.replace(word, other) for note in notes)
-    return [note for note in notes if not note.startswith(f"{CLAIM} ")]
+    notes = notes_of([group for group in board.groups if group.dataset == dataset], PAGE)
+    return [note.text for note in notes if note.about is not About.CLAIM]
+
+
+Same = tuple[str, ...]  # what rows of two tables have in common that are one row: name, trials, names of intervals
+
+
+def _same(row: Row) -> Same:
+    return (row.label, *row.keys, *sorted(row.intervals))
+
+
+def _in_several(table: Leaderboard) -> frozenset[Same]:
+    """The rows that stand in more than one table."""
+    tables = Counter(_same(row) for group in table.groups for row in group.rows if row.keys)
+    return frozenset(same for same, number in tables.items() if number > 1)
+
+
+@dataclass(frozen=True)
+class _Once:
+    """What the page holds once, and its tables refer to by a place: addresses, texts, rows of several tables."""
+
+    several: frozenset[Same]
+    urls: dict[str, int] = field(default_factory=lambda: {"": 0})
+    texts: dict[str, int] = field(default_factory=lambda: {"": 0})
+    rows: dict[Same, dict[str, Any]] = field(default_factory=lambda: {(): {}})
+
+    def text(self, text: str) -> int:
+        """The place of a text."""
+        return self.texts.setdefault(text, len(self.texts))
 
 
 @dataclass(frozen=True)
@@ -113,8 +141,7 @@ class _Group:
     group: Group
     records: Mapping[str, Record]
     analyses: Mapping[str, Analysis]
-    urls: dict[str, int]  # the places of addresses and texts, which the page has once
-    texts: dict[str, int]
+    once: _Once
 
     def content(self, resampled: Resampled) -> dict[str, Any]:
         """The group as JSON."""
@@ -150,28 +177,44 @@ class _Group:
         }
 
     def _row(self, row: Row, columns: Sequence[str]) -> dict[str, Any]:
-        """A row without its empty fields and last empty cells, which the script adds again."""
-        cells = [_cell(row, self.group.sort, name) for name in columns]
-        while cells and cells[-1] == "":
-            cells.pop()
+        """A row without its empty fields and last empty cells, which the script adds again.
+
+        Of a row of several tables this is what holds in this one, and its place among the shared rows.
+        """
+        here = {
+            "rank": row.rank,
+            "tied": sorted(row.tied),
+            "below_popular": row.below_popular,
+            "curve": self._curve(row),
+        }
+        if (same := _same(row)) in self.once.several:
+            if same not in self.once.rows:
+                against = [AGAINST] if row.against else []
+                own = [*row.metrics, *against, *(name for name in row.facts if name in COLUMNS and name not in HIDDEN)]
+                self.once.rows[same] = {"columns": own} | self._content(row, own)
+            content = {"shared": [*self.once.rows].index(same)} | here
+        else:
+            content = self._content(row, columns) | here
+        return {name: value for name, value in content.items() if value not in EMPTY}
+
+    def _content(self, row: Row, columns: Sequence[str]) -> dict[str, Any]:
+        """What is the same in every table that the row is in, without empty fields."""
+        cells = _without_end([_cell(row, self.group.sort, name) for name in columns])
         for at, name in enumerate(columns[: len(cells)]):
             if name in COLUMNS and not _is_number(name):  # many rows have the same text
-                cells[at] = self.texts.setdefault(str(cells[at]), len(self.texts))
+                cells[at] = self.once.text(str(cells[at]))
         content = {
             "method": row.method,
             "variant": row.variant,
             "called": row.called if row.called != row.label else "",
             "family": row.family,
             "kind": row.kind,
-            "rank": row.rank,
             "status": "" if row.status == "ok" else str(row.status),
             "problem": row.problem,
             "cells": cells,
-            "intervals": {name: [round(1000 * end) for end in ends] for name, ends in row.intervals.items()},
-            "tied": sorted(row.tied),
+            "intervals": _without_end([[round(1000 * end) for end in row.intervals.get(name, ())] for name in columns]),
             "misprints": row.misprints,
             "older": row.older,
-            "below_popular": row.below_popular,
             "unlimited": row.unlimited,
             "stated": row.stated,
             "idle": list(row.idle),
@@ -179,10 +222,9 @@ class _Group:
             "folded_claims": [claim.id for claim in row.folded_claims],
             "costs": {name: float(f"{cost:.4g}") for name, cost in costs(row).items() if name not in columns},
             "keys": list(row.keys),
-            "source": str(row.facts.get("paper", "")) if row.source == "published" else "",
-            "url": self.urls.setdefault(row.url, len(self.urls)),
+            "source": self.once.text(str(row.facts.get("paper", ""))) if row.source == "published" else 0,
+            "url": self.once.urls.setdefault(row.url, len(self.once.urls)),
             "papers": list(row.papers),
-            "curve": self._curve(row),
             "deciles": _deciles(self.analyses[row.keys[0]]) if row.keys and row.keys[0] in self.analyses else None,
         }
         return {name: value for name, value in content.items() if value not in EMPTY}
@@ -208,6 +250,13 @@ def _samples(group: Group, records: Mapping[str, Record], resampled: Resampled) 
         if own:
             found[at] = own
     return found
+
+
+def _without_end(cells: list[Any]) -> list[Any]:
+    """The cells without the empty ones at their end."""
+    while cells and cells[-1] in ("", []):
+        cells.pop()
+    return cells
 
 
 def _cell(row: Row, sort: str, name: str) -> str | float | list[Any]:

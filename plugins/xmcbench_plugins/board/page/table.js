@@ -16,10 +16,11 @@ function element(name, attributes = {}, ...children) {
 }
 
 // The texts and the values of a row's cells, which the data hold as texts, and as pairs where a text has fewer digits.
-// Those of columns without numbers are places in a list of texts.
+// Those of columns without numbers are places in a list of texts. Rows of several tables have columns of their own.
 function decode(group, row) {
-  const cells = group.columns.map((name, at) => {
-    const cell = row.cells?.[at] ?? "";
+  const places = new Map((row.columns ?? group.columns).map((name, at) => [name, at]));
+  const cells = group.columns.map((name) => {
+    const cell = row.cells?.[places.get(name)] ?? "";
     return PAGE.columns[name].number || cell === "" ? cell : PAGE.texts[cell];
   });
   row.texts = cells.map((cell) => (typeof cell === "number" ? (100 * cell).toFixed(2) : Array.isArray(cell) ? cell[0] : cell) || null);
@@ -30,7 +31,9 @@ function decode(group, row) {
     return cell === "" || !info.number ? null : Number(cell.replaceAll(",", "")) / (info.metric ? 100 : 1);
   });
   delete row.cells;
-  for (const [name, ends] of Object.entries(row.intervals)) row.intervals[name] = ends.map((end) => (end / 10).toFixed(1));
+  const intervals = (row.columns ?? group.columns).map((name, at) => [name, row.intervals[at]]).filter(([, ends]) => ends?.length);
+  row.intervals = Object.fromEntries(intervals.map(([name, ends]) => [name, ends.map((end) => (end / 10).toFixed(1))]));
+  row.source = PAGE.texts[row.source];
   const costs = Object.keys(PAGE.costs).map((name) => [name, row.costs[name] ?? valueOf(group, row, name)]);
   row.costs = Object.fromEntries(costs.filter(([, cost]) => cost > 0));
 }
