@@ -25,8 +25,13 @@ def test_plan_progress_leaderboard_and_then_hits(bench: Bench, capsys: pytest.Ca
     assert call("run", suite, *bench.places) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(plan)
-    assert "[1/2] fake-20/ok seed 0: run" in shown
-    assert "  ok\n" in shown
+    lines = shown.removeprefix(plan).splitlines()
+    assert [line.partition(" (run: ")[0].split(", ")[0] for line in lines[:2]] == [
+        "[1/2] fake-20/ok seed 0: ok",
+        "[2/2] fake-20/rare seed 0: ok",
+    ], "a line a trial"
+    assert lines[2] == ""
+    assert " has the highest P@1, " in lines[3], "the answer before the table"
     assert "P@1" in shown.split("[2/2]")[1]
 
     assert call("run", suite, *bench.places) == 0

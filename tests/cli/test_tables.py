@@ -50,7 +50,7 @@ def test_a_tuned_suite_is_tuned_first_and_its_tables_wait_for_that(
     assert "on fake-20 was not tuned to the end: `xmcbench run` does it" in capsys.readouterr().err
     shown = told(capsys, "run", suite, *bench.places)
     assert shown.startswith("tuned first: 2 samples per method, random search, scheduler none")
-    assert "fake-20/ok[width=1]/sample-1 seed 0: run" in shown
+    assert "fake-20/ok[width=1]/sample-1 seed 0: ok" in shown
     # Samples had the whole budget, so that the best of them is the trial: it says so, under the trial's label.
     chosen = [record for record in bench.store.records() if record.chosen]
     assert sorted(record.trial.label for record in chosen) == ["ok[width=1]", "ok[width=2]"]

@@ -115,54 +115,39 @@ def test_a_run_tells_how_long_it_still_takes(bench: Bench) -> None:
     assert bench.heard.expected[-1] == 0
 
 
-def test_lines_show_it(capsys: pytest.CaptureFixture[str]) -> None:
-    lines, planned = Lines(), PlannedTrial(trial("a"), Action.RUN)
-    lines.begin(planned, 1, 2)
-    for tenth, seconds in enumerate((29.0, 600.0, 9000.0), start=1):
+def test_a_trial_is_a_line_with_its_metric_and_what_is_left_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(lambda: 0.0)
+    for number, seconds in enumerate((29.0, 600.0, 9000.0, None), start=1):
+        planned = PlannedTrial(trial("a", seed=number), Action.RUN)
+        lines.begin(planned, number, 4)
+        for stage in ("open", "train", "predict"):
+            lines.progress(planned, TrialProgress(stage, 0.5))
         lines.expect(seconds)
-        lines.progress(planned, training(tenth / 10))
+        lines.end(planned, record(planned.trial, 10))
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "[1/2] d/a seed 0: run"
-    lines.expect(None)
-    lines.progress(planned, training(0.9))
-    assert capsys.readouterr().out == "  train  90%\n"
-    told = [line.split("run: ")[1] for line in shown[1:]]
-    assert told == ["about 30 s left)", "about 10 min left)", "about 2.5 h left)"]
+    assert len(shown) == 4
+    assert all(line.startswith(f"[{n}/4] d/a seed {n}: ok") for n, line in enumerate(shown, start=1))
+    assert [line.partition(" (run: ")[2] for line in shown] == [
+        "about 30 s left)",
+        "about 10 min left)",
+        "about 2.5 h left)",
+        "",
+    ]
 
 
-def test_lines_remind_of_a_silent_trial(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_remind_of_a_trial_that_takes_long(capsys: pytest.CaptureFixture[str]) -> None:
     seconds = 0.0
     lines, planned = Lines(lambda: seconds), PlannedTrial(trial("a"), Action.RUN)
     lines.begin(planned, 1, 1)
     lines.progress(planned, TrialProgress("open", 0.0))
-    for seconds in range(40):
+    for seconds in range(50):
         if seconds == 30:
             lines.progress(planned, training(0.12))
-            lines.progress(planned, training(0.14))  # of the same tenth
         lines.remind()
-    shown = capsys.readouterr().out.splitlines()[1:]
-    assert shown == ["  open   0%, for 5 s", "  open   0%, for 15 s", "  train  12%", "  train  14%, for 5 s"]
-
-
-def test_a_stage_that_is_new_has_a_reminder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """Reminders of the stage before had become rare."""
-    seconds = 0.0
-    lines, planned = Lines(lambda: seconds), PlannedTrial(trial("a"), Action.RUN)
-    lines.begin(planned, 1, 1)
-    for seconds in range(60):
-        lines.progress(planned, TrialProgress("mine" if seconds < 38 or seconds > 45 else "train", 0.0))
-        lines.remind()
-    shown = capsys.readouterr().out.splitlines()[1:]
-    assert shown == ["  mine   0%, for 5 s", "  mine   0%, for 15 s", "  mine   0%, for 35 s", "  train   0%, for 2 s",
-                     "  mine   0%, for 4 s"]  # fmt: skip
-
-
-def test_a_stage_that_is_over_at_once_has_no_line(capsys: pytest.CaptureFixture[str]) -> None:
-    lines, planned = Lines(lambda: 0.0), PlannedTrial(trial("a"), Action.RUN)
-    lines.begin(planned, 1, 1)
-    for stage in ("open", "fit", "predict"):
-        lines.progress(planned, TrialProgress(stage, 0.0))
-    assert len(capsys.readouterr().out.splitlines()) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "[1/1] d/a seed 0: open   0%, for 15 s",
+        "[1/1] d/a seed 0: train  12%, for 15 s",
+    ]
 
 
 class Shell:

@@ -19,7 +19,7 @@ from xmcbench.tracking.tracker import Listener, Tracker
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
 
-TENTHS = 10  # a plain line for every tenth of a stage
+PATIENCE = 15.0  # seconds until the first reminder of a trial
 
 
 @contextmanager
@@ -40,10 +40,7 @@ def display() -> Iterator[Display]:
 
 
 class Lines:
-    """Prints a line when a trial starts, at each tenth of a stage and when it ends; reminders where these are rare.
-
-    A stage that ends within seconds without a tenth has no line.
-    """
+    """Prints a line when a trial ends; a trial that takes longer has reminders of its state, ever more rarely."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -51,58 +48,39 @@ class Lines:
         self._left = ""
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
-        self._running[planned.trial.key] = _Shown(planned, self._clock)
-        echo(f"[{number}/{total}] {_name(planned)}: {planned.action}{self._left}")
+        self._running[planned.trial.key] = _Shown(f"[{number}/{total}] {_name(planned)}: ", self._clock)
 
     def wait(self, planned: PlannedTrial) -> None:
-        echo(f"  {_name(planned)}: waiting for another run that holds it")
+        echo(f"{_name(planned)}: waiting for another run that holds it")
 
     def expect(self, seconds: float | None) -> None:
         self._left = "" if seconds is None else f" (run: {_about(seconds)} left)"
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
-        shown = self._running[planned.trial.key]
-        if shown.is_news(progress):
-            echo(f"  {self._which(planned)}{shown.line}{self._left}")
+        self._running[planned.trial.key].take(progress)
 
     def remind(self) -> None:
         """Print the state of each trial that has had no line for a while."""
         for shown in list(self._running.values()):
             if shown.silence.is_due():
-                echo(f"  {self._which(shown.planned)}{shown.line}, for {shown.seconds:.0f} s{self._left}")
+                echo(f"{shown.name}{shown.line}, for {shown.seconds:.0f} s{self._left}")
 
     def end(self, planned: PlannedTrial, record: Record) -> None:
-        echo(f"  {self._which(planned)}{_outcome(record)}")
-        del self._running[planned.trial.key]
-
-    def _which(self, planned: PlannedTrial) -> str:
-        """The name of the trial, if several run."""
-        return f"{_name(planned)}: " if len(self._running) > 1 else ""
+        echo(f"{self._running.pop(planned.trial.key).name}{_outcome(record)}{_found(record)}{self._left}")
 
 
 class _Shown:
-    """A running trial: its last state, and what was printed of it."""
+    """A running trial and its last state."""
 
-    def __init__(self, planned: PlannedTrial, clock: Callable[[], float]) -> None:
-        self.planned, self._clock, self.silence = planned, clock, Silence(clock)
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+        self.name, self._clock, self.silence = name, clock, Silence(clock, PATIENCE)
         self.line, self._stage, self._since = "start", "start", clock()
-        self._printed: set[tuple[str, int]] = set()  # stages and tenths of them
-        self._stages: set[str] = set()  # that it has been in
 
-    def is_news(self, progress: TrialProgress) -> bool:
-        """Take the new state. It is worth a line where a tenth of a stage has had none; the start of a stage is not."""
+    def take(self, progress: TrialProgress) -> None:
+        """Take the new state."""
         if progress.stage != self._stage:
             self._stage, self._since = progress.stage, self._clock()
-            if progress.stage not in self._stages:
-                self._stages.add(progress.stage)
-                self.silence.hurry()
         self.line = f"{progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip()
-        tenth = progress.stage, int(progress.fraction * TENTHS)
-        if not progress.fraction or tenth in self._printed:
-            return False
-        self._printed.add(tenth)
-        self.silence.end()
-        return True
 
     @property
     def seconds(self) -> float:
@@ -202,6 +180,13 @@ def _figures(progress: TrialProgress) -> str:
 def _outcome(record: Record) -> str:
     """The status of the trial and, for a failure, the path of its log."""
     return escaped(explain(record)) + (f" (log: trials/{record.key}/log.txt)" if record.failure else "")
+
+
+def _found(record: Record) -> str:
+    """The first metric of a scored trial, and the seconds that its budget covers."""
+    seconds = record.spent.get("device_seconds")
+    parts = [f"{name} {100 * value:.2f}" for name, value in list(record.metrics.items())[:1]]
+    return "".join(f", {part}" for part in [*parts, *([f"{seconds:.0f} s"] if seconds and parts else [])])
 
 
 @contextmanager

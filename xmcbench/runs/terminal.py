@@ -77,17 +77,8 @@ class Silence:
 
     FIRST, LONGEST = 5.0, 60.0  # seconds
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self.end()
-
-    def end(self) -> None:
-        """Something was printed."""
-        self._wait, self._since = self.FIRST, self._clock()
-
-    def hurry(self) -> None:
-        """Something else goes on: the next reminder is due 5 seconds after what was last printed."""
-        self._wait = self.FIRST
+    def __init__(self, clock: Callable[[], float] = time.monotonic, first: float = FIRST) -> None:
+        self._clock, self._wait, self._since = clock, first, clock()
 
     def is_due(self) -> bool:
         """Whether a reminder is due; if so, the next one is due later."""
