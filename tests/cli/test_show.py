@@ -46,7 +46,7 @@ def leaves(value: object) -> set[str]:
 
 def test_everything_in_a_record_is_shown(bench: Bench, show: Show) -> None:
     record = trial(bench)
-    text = show("ok")
+    text = show("ok", "--all")
     for leaf in leaves(
         json.loads(record.model_dump_json(exclude={"provenance": {"command"}, "selection_split": True}))
     ):
@@ -59,6 +59,18 @@ def test_everything_in_a_record_is_shown(bench: Bench, show: Show) -> None:
         assert name == "command" or name in text, name
     assert re.search(r"seed +7\n", text)
     assert json.loads(show("ok", "--format", "json"))["key"] == record.key
+
+
+def test_what_matters_comes_first_and_the_rest_is_counted(bench: Bench, show: Show) -> None:
+    record = trial(bench)
+    text = show("ok")
+    lines = text.splitlines()
+    assert lines[0] == "fake-20/ok, seed 7: ok"
+    assert lines[1].split()[:2] == [name := next(iter(record.metrics)), f"{100 * record.metrics[name]:.2f}"]
+    assert not re.search(r"[0-9a-f]{32}", text), "a digest"
+    assert not re.search(r"\d\.0*[1-9]\d{6,}", show("ok", "--all")), "a number with more digits than anybody reads"
+    assert f"--all  {len(record.trial.config)} settings" in text
+    assert len(lines) < len(show("ok", "--all").splitlines()) / 2
 
 
 def test_the_suite_it_prints_is_the_same_trial(bench: Bench, show: Show) -> None:

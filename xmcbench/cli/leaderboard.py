@@ -197,12 +197,13 @@ def show(
         Literal["text", "json", "suite"],
         Option(help="json: the record; suite: a suite file that reproduces the trial."),
     ] = "text",
+    everything: Annotated[bool, Option("--all", help="All settings, counts, digests and provenance.")] = False,
     seed: Seed = None,
     store: StoreDir = Path("results"),
 ) -> None:
     """Show a record and how to reproduce it."""
     from xmcbench.cli.find import find_record
-    from xmcbench.reporting.describe import describe, reproducing_suite
+    from xmcbench.reporting.describe import brief, describe, reproducing_suite
     from xmcbench.trial.store import Store
 
     place = Store(store)
@@ -215,7 +216,7 @@ def show(
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
-    for title, rows in describe(record, store).items():
+    for title, rows in (describe if everything else brief)(record, store).items():
         console.print(Text(title, style="bold"))
         width = max(len(name) for name, _ in rows)
         for name, value in rows:

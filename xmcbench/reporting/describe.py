@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from xmcbench.reporting.make_rows import CONFIG_FACTS, FACTS, encoder_text
 from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, unanswered
 from xmcbench.reporting.rows import budget_text, share_spent
 from xmcbench.reporting.text_table import (
@@ -20,7 +21,7 @@ from xmcbench.reporting.text_table import (
     printable,
     render_tables,
 )
-from xmcbench.reporting.words import chosen_on, end_of_training
+from xmcbench.reporting.words import chosen_on, end_of_training, enumeration, number
 from xmcbench.suite.tables import Kind
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 
 SHOWN_AS: Mapping[str, Kind] = {
     "encoder_tokens": "number",
+    "flops": "number",
     "peak_bytes": "bytes",
     "model_bytes": "bytes",
     "peak_device_bytes": "bytes",
     "device_seconds": "seconds",
     "memory_bytes": "bytes",
 }
+LITTLE = 0.001  # share of a budget whose rest is not worth a word
 NOTHING = ("null", "none", "false")
 ASKED = (
     *("epochs", "steps", "queries", "encoder_tokens", "flops", "device_seconds", "peak_bytes", "model_bytes"),
@@ -71,8 +74,54 @@ def describe(record: Record, store: Path | None = None) -> Sections:
     )
 
 
+def brief(record: Record, store: Path | None = None) -> Sections:
+    """What people ask of a record first; `describe` has all of it. The last line says what it leaves out."""
+    outcome, trial, config = _outcome(record), _trial(record), record.trial.config
+    told = ("failure", "training ended early", "never ran", "few steps", "texts alike", "queries cut", "without answer")
+    main = {name: config[name] for name in CONFIG_FACTS if isinstance(config.get(name), FACTS)}
+    encoder = config.get("encoder")
+    title = f"{record.trial.dataset}/{record.trial.label}, seed {record.trial.seed}: {record.status}"
+    left_out = {
+        "setting": len(list(flatten(config))),
+        "digest": len(record.digests),
+        "point of the curve": len(record.curve),
+        "count": len(list(flatten(record.spent))),
+    }
+    said = [_several(count, noun) for noun, count in left_out.items() if count]
+    return _sections(
+        {
+            title: {name: f"{value}  95 %: {interval}" if interval else value
+                    for name, value, interval in metric_rows(record.metrics, record.intervals)},
+            "What happened": _known({name: outcome[name] for name in told}),
+            "Trial": _known(
+                {name: trial[name] for name in ("key", "method", "track", "budget", "suite")}
+                | {"encoder": encoder_text(encoder) if isinstance(encoder, dict) else encoder}
+                | main
+                | {name: outcome[name] for name in ("checkpoint chosen on", "ended", "teacher")}
+            ),
+            "Cost": _costs(record),
+            "Reproduce": _known({"this trial alone": _reproduce(record, store)["this trial alone"]}),
+            "More": {"--all": f"{enumeration(said)}; provenance"},
+        }
+    )  # fmt: skip
+
+
+def _several(count: int, noun: str) -> str:
+    head, of, tail = noun.partition(" of ")
+    return number(count, head) + of + tail
+
+
+def _costs(record: Record) -> dict[str, Any]:
+    """What it spent that people ask for, without counts that nobody knows."""
+    counted = record.counted
+    stages = {name: own for name, own in counted.get("stage_seconds", {}).items() if own >= 0.05}
+    return {name: _rounded(counted[name]) for name in ASKED if counted.get(name)} | {
+        f"seconds to {stage}": f"{seconds:,.1f}" for stage, seconds in stages.items()
+    }
+
+
 def _known(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if value not in (None, "")}
+    return {name: value for name, value in facts.items() if value not in (None, "") and value is not False}
 
 
 def _sections(facts: Mapping[str, Mapping[str, Any]]) -> Sections:
@@ -92,8 +141,7 @@ def summary(record: Record) -> str:
 
 def for_people(record: Record) -> Sections:
     """What people ask of a record besides its metrics: settings, cost and origin, without what was left at nothing."""
-    spent, provenance = record.spent, record.provenance
-    stages = {name: own for name, own in spent.get("stage_seconds", {}).items() if own >= 0.05}
+    provenance = record.provenance
     git, versions = provenance.get("git") or {}, provenance.get("versions") or {}
     origin = {
         "ended": record.ended,
@@ -108,15 +156,18 @@ def for_people(record: Record) -> Sections:
         {
             "Problem": {record.failure.type: record.failure.message} if record.failure else {},
             "Settings": {name: text for name, text in _flat(record.trial.config) if text not in NOTHING},
-            "Cost": {name: _rounded(spent[name]) for name in ASKED if spent.get(name)}
-            | {f"seconds to {stage}": f"{seconds:,.1f}" for stage, seconds in stages.items()},
+            "Cost": _costs(record),
             "Provenance": {name: str(value) for name, value in origin.items() if value},
         }
     )
 
 
 def _rounded(value: object) -> object:
-    """A number that is not whole with four digits."""
+    """A number that is not whole, or those in a tree, with four digits."""
+    if isinstance(value, dict):
+        return {name: _rounded(own) for name, own in value.items()}
+    if isinstance(value, list):
+        return [_rounded(own) for own in value]
     return float(f"{value:.4g}") if isinstance(value, float) and value < 1000 else value
 
 
@@ -171,7 +222,7 @@ def _chosen(record: Record) -> dict[str, Any]:
 
 
 def _outcome(record: Record) -> dict[str, Any]:
-    why, failure = end_of_training(record), record.failure
+    why, failure, unspent = end_of_training(record), record.failure, 1 - share_spent(record)
     cut, limit = record.spent.get("cut_queries"), record.trial.config.get("max_query_length") or "the card's"
     simulated = " (simulated from annotations)" if record.simulated_teacher else ""
     where = f" while in {failure.stage}" if failure and failure.stage else ""
@@ -180,7 +231,7 @@ def _outcome(record: Record) -> dict[str, Any]:
         "started": record.started,
         "ended": record.ended,
         "checkpoint chosen on": chosen_on(record.selection_split),
-        "training ended early": why and f"{why}; {max(0.0, 1 - share_spent(record)):.1%} of the budget is unspent",
+        "training ended early": why and unspent > LITTLE and f"{why}; {unspent:.1%} of the budget is unspent",
         "never ran": ", ".join(idle_parts(record)),
         "few steps": few_steps(record),
         "texts alike": alike_texts(record),
@@ -214,11 +265,14 @@ def _flat(tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         if value in ({}, []):
             yield path, "none"
         elif isinstance(value, bool) or value is None or isinstance(value, dict | list):
-            yield path, json.dumps(value, ensure_ascii=False)
+            yield path, json.dumps(_rounded(value), ensure_ascii=False)
         elif name in SHOWN_AS or path.startswith("stage_seconds."):
             yield path, format_value(value, SHOWN_AS.get(name, "seconds"))
         else:
-            yield path, f"{value:,}" if isinstance(value, int) else str(value)
+            yield (
+                path,
+                f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value),
+            )
 
 
 SENTENCE_TRANSFORMERS = """\
