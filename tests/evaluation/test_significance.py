@@ -48,6 +48,22 @@ def test_intervals_cover_the_true_difference(seeds: int, seed_sd: float) -> None
     assert 0.91 < covered / 300 <= 1.0
 
 
+@pytest.mark.parametrize("seeds", [2, 3, 4, 5, 8])
+@pytest.mark.parametrize("spread", [0.25, 1.0, 4.0, 16.0])
+def test_few_seeds_cover_the_true_value_whatever_the_spread_between_them(seeds: int, spread: float) -> None:
+    """`spread` is the true error from seeds, in errors from queries: Satterthwaite's rule covers 87 % of (2, 4)."""
+    rng, n = np.random.default_rng(seeds), 1500
+    values_N = rng.normal(0, math.hypot(1, spread), n)
+    errors_N = spread * np.sqrt(rng.chisquare(seeds - 1, n) / (seeds - 1))
+    found = [Estimate(value, 1.0, error, seeds - 1.0) for value, error in zip(values_N, errors_N, strict=True)]
+    covered = np.mean([own.interval[0] <= 0 <= own.interval[1] for own in found])
+    assert covered > (0.935 if seeds < 5 else 0.92)
+    for own in found[:50]:
+        assert own.significant == (own.p < 0.05)
+        edge = Estimate(own.interval[1] - own.value, 1.0, own.seed_error, own.seed_freedom)
+        assert edge.p == pytest.approx(0.05, abs=1e-6)
+
+
 @pytest.mark.parametrize(("first", "second"), [(3, 5), (5, 1), (4, 4)])
 def test_seeds_that_are_not_the_same_are_not_paired(first: int, second: int) -> None:
     rng = np.random.default_rng(3)
