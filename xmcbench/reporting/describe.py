@@ -65,7 +65,7 @@ def describe(record: Record, store: Path | None = None) -> Sections:
             "Outcome": _known(_outcome(record)),
             "Metrics (per cent)": known,
             "Settings": record.trial.config,
-            "Spent": record.spent,
+            "Spent": record.counted,
             "Curve": {str(at): text for at, text in enumerate(points, start=1)},
             "How the settings were chosen": _chosen(record),
             "Provenance": {name: value for name, value in record.provenance.items() if name != "command"},
@@ -85,7 +85,7 @@ def brief(record: Record, store: Path | None = None) -> Sections:
         "setting": len(list(flatten(config))),
         "digest": len(record.digests),
         "point of the curve": len(record.curve),
-        "count": len(list(flatten(record.spent))),
+        "count": len(list(flatten(record.counted))),
     }
     said = [_several(count, noun) for noun, count in left_out.items() if count]
     return _sections(
@@ -236,7 +236,7 @@ def _outcome(record: Record) -> dict[str, Any]:
         "few steps": few_steps(record),
         "texts alike": alike_texts(record),
         "queries cut": cut and f"{cut:.0%}, at {limit} tokens",
-        "trainable parameters": record.num_parameters,
+        "trainable parameters": record.parameters,
         "workers": record.workers,
         "teacher": record.teacher and record.teacher + simulated,
         "without answer": unanswered(record),

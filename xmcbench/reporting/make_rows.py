@@ -126,7 +126,7 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     facts["encoder"] = encoder_text(encoder) if isinstance(encoder, dict) else encoder
     facts |= _spent([record.counted for record in records])
     if first.status in SCORED:
-        facts["num_parameters"] = first.num_parameters
+        facts["num_parameters"] = first.parameters
         shares = [share_spent(record) for record in records]
         early = any(why_ended(record.spent) for record in records)
         over, left = max(shares) - 1, fmean(max(0.0, 1 - share) for share in shares)

@@ -148,6 +148,11 @@ class Record(Frozen):
         return {name: value for name, value in self.spent.items() if name not in unknown}
 
     @property
+    def parameters(self) -> int | None:
+        """Its trainable parameters; None where an outside program did not say how many its model has."""
+        return None if not self.num_parameters and self.not_counted else self.num_parameters
+
+    @property
     def clock(self) -> Clock:
         """The clock of its device seconds; a record from before there were two has those of the wall clock."""
         clock: Clock = self.spent.get("clock", "wall")

@@ -76,9 +76,9 @@ def _log(record: Record) -> dict[str, Any]:
     trial = record.trial
     ended = datetime.fromisoformat(record.ended or "1970-01-01T00:00:00+00:00").astimezone(UTC)
     facts = {"seed": trial.seed, "track": trial.track, "trial": record.key, "suite": record.suite}
-    facts |= {"num_parameters": record.num_parameters, **trial.config}
+    facts |= {"num_parameters": record.parameters, **trial.config}
     costs = {f"budget_{name}": limit for name, limit in trial.budget.limits().items()}
-    costs |= {f"spent_{name}": amount for name, amount in record.spent.items()}
+    costs |= {f"spent_{name}": amount for name, amount in record.counted.items()}
     return {
         "schema_version": SCHEMA,
         "evaluation_id": f"{trial.dataset}/xmcbench/{trial.label}/{record.key}",
