@@ -146,7 +146,7 @@ class EmbeddingMethod(DualEncoder):
         return {
             f"{part} ({start} {own[start]}, {epochs:.3g} epochs)": settings
             for part, (start, settings) in SCHEDULED.items()
-            if own.get(start, 0) >= epochs
+            if start in own and own[start] >= epochs
         }
 
     @property

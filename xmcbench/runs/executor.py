@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
+from xmcbench.runs.events import DiskFault, Event, FailureRecord, Recorded
 from xmcbench.runs.job import Job, WorkerRank, log_tail, now
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Failure, Record, Status
@@ -59,20 +60,21 @@ class RunningTrial:
     def overdue(self) -> bool:
         return time.monotonic() > self.start + self.task.timeout
 
-    def receive(self, event: dict[str, Any]) -> None:
-        """Handle an event of a worker: progress (`worker.run_worker`), a disk fault, or the record of a failure."""
-        if "disk" in event:
-            self.disk_fault = event["disk"]
-        elif "recorded" in event:
-            self.recorded = True
-        elif "record" in event:
-            record = Record.model_validate_json(event["record"])
-            self.failed = True
-            if self.store.record(record.key) is None:  # from a worker that does not see the store
-                self.store.write_record(record)
-        elif "stage" in event:
-            self.stage, self.spent = event["stage"], event["spent"]
-            self.task.report(TrialProgress(**event))
+    def receive(self, event: Event) -> None:
+        """Handle an event of a worker."""
+        match event:
+            case DiskFault(message):
+                self.disk_fault = message
+            case Recorded():
+                self.recorded = True
+            case FailureRecord(content):
+                record = Record.model_validate_json(content)
+                self.failed = True
+                if self.store.record(record.key) is None:  # from a worker that does not see the store
+                    self.store.write_record(record)
+            case TrialProgress():
+                self.stage, self.spent = event.stage, dict(event.spent)
+                self.task.report(event)
 
     def outcome(self, death: Death | None) -> Record:
         """The record that the trial wrote; if there is none, one of its `death`, None where it took too long."""
@@ -162,9 +164,9 @@ class ThisProcess(Executor):
     def start(self, task: Task) -> None:
         from xmcbench.runs.worker import run_worker
 
-        def send(event: dict[str, Any]) -> None:
-            if "stage" in event:
-                task.report(TrialProgress(**event))
+        def send(event: Event) -> None:
+            if isinstance(event, TrialProgress):
+                task.report(event)
 
         record = run_worker(task.job, WorkerRank(), send)
         assert record is not None, "the only worker is worker 0"

@@ -16,6 +16,7 @@ from typing import Any
 from xmcbench.files.secrets import redact_file
 from xmcbench.plugins.hookspecs import check_subclass, hookimpl
 from xmcbench.plugins.registry import registry
+from xmcbench.runs.events import decode
 from xmcbench.runs.executor import Death, Executor, RunningTrial, Task
 from xmcbench.runs.gpus import VISIBLE, Gpus
 from xmcbench.runs.worker_server import GRACE_SECONDS
@@ -93,7 +94,7 @@ class _LocalTrial(RunningTrial):
         while select.select([self.events], [], [], 0)[0] and (content := os.read(self.events, 65536)):
             *lines, self._rest = (self._rest + content).split(b"\n")
             for line in lines:
-                self.receive(json.loads(line))
+                self.receive(decode(line))
         if not ended:
             return None
         if content := self.guard.recv(16):

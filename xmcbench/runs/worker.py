@@ -9,9 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from json import dumps  # as it is before a method may change the module
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
@@ -20,6 +18,7 @@ from xmcbench.evaluation import InvalidPredictions
 from xmcbench.files.regular import MachineFault, machine_fault
 from xmcbench.files.secrets import redact_output
 from xmcbench.runs.attempt import Attempt, perform
+from xmcbench.runs.events import DiskFault, Event, Recorded, encode
 from xmcbench.runs.job import Job, WorkerRank
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.record import Record, Status
@@ -41,14 +40,14 @@ class PeerLostError(XMCBenchError):
 def main(directory: Path, events: int, rank: int, size: int) -> int:
     """Run the trial in `directory` as worker `rank` of `size`, and write its record there; return the exit code.
 
-    `events` is the file descriptor of a pipe for JSON lines: progress, disk faults, and that the record is written.
+    `events` is the file descriptor of a pipe for the lines of events (`xmcbench/runs/events.py`).
     """
     redact_output()
     with os.fdopen(events, "w", buffering=1) as pipe:
 
-        def send(event: dict[str, Any]) -> None:
+        def send(event: Event) -> None:
             with suppress(BrokenPipeError):  # the parent is gone, and this process is about to be ended
-                pipe.write(dumps(event) + "\n")
+                pipe.write(encode(event))
 
         worker = WorkerRank(rank, size, directory / RENDEZVOUS if size > 1 else None, own_thread=True, fork=True)
         job = Job.model_validate_json((directory / "trial.json").read_bytes())
@@ -60,7 +59,7 @@ def main(directory: Path, events: int, rank: int, size: int) -> int:
         except (OSError, StoreError, MachineFault):
             return DISK_FAULT_EXIT
         if record is not None:
-            send({"recorded": record.key})
+            send(Recorded(record.key))
     return FAILED_EXIT if record is not None and record.failure else 0
 
 
@@ -71,19 +70,19 @@ def run_alone(directory: Path) -> int:
     return FAILED_EXIT if record is not None and record.failure else 0
 
 
-def run_worker(job: Job, worker: WorkerRank, send: Callable[[dict[str, Any]], None]) -> Record | None:
+def run_worker(job: Job, worker: WorkerRank, send: Callable[[Event], None]) -> Record | None:
     """Run a worker's part of a trial; a failure becomes the trial's record. Only worker 0 returns a record of success.
 
-    Progress is sent to the driver, as `TrialProgress` in JSON types, and so is what is not an outcome of the trial:
+    Progress is sent to the driver, and so is what is not an outcome of the trial:
     `OSError`, `StoreError` and `MachineFault`, which are raised then. Also raises `PeerLostError`.
     """
-    attempt = Attempt(job, lambda step: send(vars(step) | {"metrics": dict(step.metrics)}), worker)
+    attempt = Attempt(job, send, worker)
     try:
         # A worker whose parent was killed may still be ending: two must not write to one directory.
         with FileLock(attempt.directory / f".worker-{worker.rank}.lock"):
             return _run(attempt)
     except (OSError, StoreError, MachineFault) as problem:
-        send({"disk": str(problem)})
+        send(DiskFault(str(problem)))
         raise
 
 

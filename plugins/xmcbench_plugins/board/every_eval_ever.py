@@ -75,8 +75,9 @@ def _log(record: Record) -> dict[str, Any]:
     """A trial without its queries."""
     trial = record.trial
     ended = datetime.fromisoformat(record.ended or "1970-01-01T00:00:00+00:00").astimezone(UTC)
-    facts = {"seed": trial.seed, "track": trial.track, "trial": record.key, "suite": record.suite}
-    facts |= {"num_parameters": record.parameters, **trial.config}
+    facts: dict[str, Any] = {"seed": trial.seed, "track": trial.track, "trial": record.key, "suite": record.suite}
+    facts |= {} if record.parameters is None else {"num_parameters": record.parameters}
+    facts |= trial.config
     costs = {f"budget_{name}": limit for name, limit in trial.budget.limits().items()}
     costs |= {f"spent_{name}": amount for name, amount in record.counted.items()}
     return {

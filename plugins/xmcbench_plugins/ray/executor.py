@@ -21,6 +21,7 @@ from typing import Any
 
 from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.files.secrets import redact_output
+from xmcbench.runs.events import FailureRecord, decode, encode
 from xmcbench.runs.executor import Death, Executor, RunningTrial, Task
 from xmcbench.runs.gpus import VISIBLE
 from xmcbench.runs.job import Job, WorkerRank
@@ -149,10 +150,10 @@ class RayExecutor(Executor):
             shutil.rmtree(trial.task.job.directory / FOLDER, ignore_errors=True)
         return records
 
-    def events(self) -> list[tuple[str, dict[str, Any]]]:
+    def events(self) -> list[tuple[str, Any]]:
         """The events that workers have sent since the last call, each with the name under which it was sent."""
-        events: list[tuple[str, dict[str, Any]]] = self.mailbox.get_nowait_batch(self.mailbox.size())
-        return events
+        events = self.mailbox.get_nowait_batch(self.mailbox.size())
+        return [(name, decode(event) if isinstance(event, str) else event) for name, event in events]
 
     def environment(self) -> dict[str, str]:
         """The environment variables that are passed to workers."""
@@ -316,7 +317,7 @@ def work(config: dict[str, Any]) -> None:
         worker = WorkerRank(context.get_world_rank(), context.get_world_size(), exchange=exchange, own_thread=True)
         record = run_attempt(job, worker, key, mailbox)
         if record is not None and record.failure:
-            mailbox.put((key, {"record": record.model_dump_json()}))
+            mailbox.put((key, encode(FailureRecord(record.model_dump_json()))))
             raise TrialFailedError(record.failure.message)
         if exchange:
             _report(job.directory if record else None)
@@ -359,7 +360,7 @@ def run_attempt(job: Job, worker: WorkerRank, name: str, mailbox: Any) -> Record
             stream.flush()
             os.dup2(log.fileno(), number)
     redact_output()
-    return run_worker(job, worker, lambda event: mailbox.put((name, event)))
+    return run_worker(job, worker, lambda event: mailbox.put((name, encode(event))))
 
 
 def _report(folder: Path | None) -> None:

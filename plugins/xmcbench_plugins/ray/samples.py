@@ -49,6 +49,20 @@ class _TuneTrial:
     actor: Any = None  # the process of the cluster that runs them
 
 
+@dataclass(frozen=True)
+class Actor:
+    """The process of the cluster that runs a sample."""
+
+    handle: Any
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A sample's trial of a rung has begun."""
+
+    rung: int
+
+
 class _Samples:
     """The samples of a search, by Tune's names of them."""
 
@@ -113,9 +127,9 @@ class _Samples:
         """Handle what the workers have sent, and end samples that take too long. Raises StoreError if a disk fails."""
         for name, event in self._executor.events():
             trial = self._trials[name]
-            if "actor" in event:
-                trial.actor = event["actor"]
-            elif "begin" in event:
+            if isinstance(event, Actor):
+                trial.actor = event.handle
+            elif isinstance(event, Begun):
                 self._begin(trial)
             elif trial.running:
                 trial.running.receive(event)
@@ -211,14 +225,14 @@ def run_sample(config: dict[str, Any]) -> None:
     os.environ.update(config["environment"])
     use_own_gpus()
     mailbox, name = config["mailbox"], config["name"]
-    mailbox.put((name, {"actor": ray_module("ray").get_runtime_context().current_actor}))
+    mailbox.put((name, Actor(ray_module("ray").get_runtime_context().current_actor)))
     for rung, (content, again) in enumerate(zip(config["jobs"], config["again"], strict=True)):
         job = Job.model_validate_json(content)
         store, key = Store(job.store), job.trial.key
         with store.lock(key):
             record = store.record(key)
             if record is None or record.ended == again:
-                mailbox.put((name, {"begin": rung}))
+                mailbox.put((name, Begun(rung)))
                 store.drop_record(key)
                 store.write_job(key, job)
                 with ThreadPoolExecutor(1) as thread:  # Landlock restricts it for good
