@@ -44,7 +44,7 @@ def test_a_part_that_never_ran_is_marked_noted_and_shown() -> None:
 def test_a_method_of_another_version_says_nothing() -> None:
     assert idle_parts(trained(versions={"method": 99}, ledger={"epochs": 4.5})) == ()
     assert idle_parts(trained(method="gone", ledger={"epochs": 4.5})) == ()
-    assert idle_parts(record("bare", config={}, spent={"epochs": 0.0})) == ()  # no setting, no epoch
+    assert not any("clusters" in part for part in idle_parts(record("bare", config={}, spent={"epochs": 0.0})))
 
 
 ALIKE = (

@@ -178,7 +178,7 @@ def test_figures_of_other_definitions_are_neither_ranked_nor_averaged_in() -> No
 def test_the_selection_split_is_stated() -> None:
     chosen = "train: 1000 queries held out"
     notes = leaderboard([record("a"), record("b", seed=1, selection_split=chosen)]).notes
-    assert f"Checkpoints chosen on: none (1 rows); {chosen} (1 rows)." in notes
+    assert f"Checkpoints chosen on: none (1 row); {chosen} (1 row)." in notes
 
 
 def test_columns_are_the_usual_ones_that_were_recorded_unless_named() -> None:

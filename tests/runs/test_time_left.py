@@ -117,7 +117,7 @@ def test_a_run_tells_how_long_it_still_takes(bench: Bench) -> None:
 
 def test_a_trial_is_a_line_with_its_metric_and_what_is_left_of_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines(lambda: 0.0)
-    for number, seconds in enumerate((29.0, 600.0, 9000.0, None), start=1):
+    for number, seconds in enumerate((29.0, 600.0, 9000.0, 10.0), start=1):
         planned = PlannedTrial(trial("a", seed=number), Action.RUN)
         lines.begin(planned, number, 4)
         for stage in ("open", "train", "predict"):

@@ -127,7 +127,7 @@ def _known(facts: Mapping[str, Any]) -> dict[str, Any]:
 def _sections(facts: Mapping[str, Mapping[str, Any]]) -> Sections:
     """The non-empty sections as printable texts, nested facts by dotted name."""
     texts = {title: [(printable(name), printable(text)) for name, text in _flat(own)] for title, own in facts.items()}
-    return {title: own for title, own in texts.items() if own}
+    return {printable(title): own for title, own in texts.items() if own}
 
 
 def summary(record: Record) -> str:

@@ -48,7 +48,8 @@ class Lines:
         self._left = ""
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
-        self._running[planned.trial.key] = _Shown(f"[{number}/{total}] {_name(planned)}: ", self._clock)
+        name = f"[{number}/{total}] {_name(planned)}: "
+        self._running[planned.trial.key] = _Shown(name, number == total, self._clock)
 
     def wait(self, planned: PlannedTrial) -> None:
         echo(f"{_name(planned)}: waiting for another run that holds it")
@@ -66,14 +67,15 @@ class Lines:
                 echo(f"{shown.name}{shown.line}, for {shown.seconds:.0f} s{self._left}")
 
     def end(self, planned: PlannedTrial, record: Record) -> None:
-        echo(f"{self._running.pop(planned.trial.key).name}{_outcome(record)}{_found(record)}{self._left}")
+        shown = self._running.pop(planned.trial.key)
+        echo(f"{shown.name}{_outcome(record)}{_found(record)}{'' if shown.last else self._left}")
 
 
 class _Shown:
     """A running trial and its last state."""
 
-    def __init__(self, name: str, clock: Callable[[], float]) -> None:
-        self.name, self._clock, self.silence = name, clock, Silence(clock, PATIENCE)
+    def __init__(self, name: str, last: bool, clock: Callable[[], float]) -> None:
+        self.name, self.last, self._clock, self.silence = name, last, clock, Silence(clock, PATIENCE)
         self.line, self._stage, self._since = "start", "start", clock()
 
     def take(self, progress: TrialProgress) -> None:
@@ -186,7 +188,9 @@ def _found(record: Record) -> str:
     """The first metric of a scored trial, and the seconds that its budget covers."""
     seconds = record.spent.get("device_seconds")
     parts = [f"{name} {100 * value:.2f}" for name, value in list(record.metrics.items())[:1]]
-    return "".join(f", {part}" for part in [*parts, *([f"{seconds:.0f} s"] if seconds and parts else [])])
+    return "".join(
+        f", {part}" for part in [*parts, *([f"{seconds:.0f} s"] if seconds and seconds >= 1 and parts else [])]
+    )
 
 
 @contextmanager
