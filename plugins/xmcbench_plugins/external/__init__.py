@@ -6,16 +6,18 @@ Files of the folder are described in README.md. Legend: T queries, L labels, K p
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tempfile
 from abc import abstractmethod
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+import numpy as np
 import scipy
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from xmcbench import (
     Ledger,
@@ -35,11 +37,31 @@ PROGRAM = Path(__file__).parent / "program"  # modules that programs in Python m
 ENVIRONMENT = {"PYTHONPATH": str(PROGRAM), "PYTHONNOUSERSITE": "1"}
 FLOPS = ("encoder_flops", "scoring_flops", "solver_flops")
 CHARGED = ("epochs", "steps", "queries", "pool_labels", "encoder_tokens", *FLOPS)
+Characters = Annotated[
+    tuple[int, int] | None,
+    AfterValidator(lambda sizes: _ascending(sizes)),
+    Field(
+        exclude_if=lambda sizes: sizes is None,  # keys of trials without it stay
+        description="also sequences of characters within words, from the shortest to the longest, as [3, 5]: they find "
+        "compounds and inflected words; null: words alone",
+    ),
+]
+WORD = re.compile(r"\w")  # of program/xmcbench_features.py
+LONGEST = 10  # characters of a term
 GRACE = 1.1  # a program may take this many times the seconds of the budget before it is ended
+
+
+def _ascending(sizes: tuple[int, int] | None) -> tuple[int, int] | None:
+    if sizes is not None and not 1 <= sizes[0] <= sizes[1] <= LONGEST:
+        raise ValueError(f"expected two ascending numbers from 1 to {LONGEST}, as [3, 5]")
+    return sizes
 
 
 class OutsideMethod(Method):
     """A method that runs a program: `COMMAND fit FOLDER` trains, `COMMAND predict FOLDER` predicts."""
+
+    learns_from_words: ClassVar[bool] = True
+    """Whether a training row without a word, or without a label, teaches the program nothing."""
 
     _model: Path  # the folder of what the program learnt
     _num_labels: int
@@ -63,6 +85,8 @@ class OutsideMethod(Method):
 
     def fit(self, train: data.TrainingData, run: Run) -> None:
         """Write the training data, run the program, and charge its time, memory and what it reports as spent."""
+        if self.learns_from_words:
+            self._check_rows(train)
         folder = run.checkpoint / "program"
         self._model, self._num_labels = folder / "model", train.num_labels
         self._model.mkdir(parents=True, exist_ok=True)
@@ -110,6 +134,20 @@ class OutsideMethod(Method):
         self._model = directory / "program"
         self._num_labels, self._num_parameters = facts["num_labels"], facts["num_parameters"]
 
+    def _check_rows(self, train: data.TrainingData) -> None:
+        """Say in the log how many rows teach nothing. Raises XMCBenchError where all are such."""
+        total, labels_N = (
+            len(train.texts),
+            np.asarray((train.targets - train.targets.multiply(train.ignore)).sum(axis=1)),
+        )
+        has_word = np.fromiter((WORD.search(text) is not None for text in train.texts), bool, total)
+        has_label = labels_N.ravel() > 0
+        if not (has_word & has_label).any():
+            raise XMCBenchError(f"{train.card.name}: {self.name} finds no training text with a word and a label")
+        if left_out := total - int((has_word & has_label).sum()):
+            counts = f"{total - int(has_word.sum()):,} without a word, {total - int(has_label.sum()):,} without a label"
+            print(f"{left_out:,} of {total:,} training rows teach {self.name} nothing: {counts}", flush=True)
+
     def _write_task(self, folder: Path, **facts: Any) -> None:
         task = {"version": 1, "num_labels": self._num_labels, "settings": self.settings(), **facts}
         (folder / "task.json").write_text(json.dumps(task, indent=1), encoding="utf-8")
@@ -152,6 +190,7 @@ class External(OutsideMethod):
             object.__setattr__(self, "program", digest)
             return self
 
+    learns_from_words = False  # as far as anybody knows
     config: Config
 
     def command(self) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, hookimpl, programs
-from xmcbench_plugins.external import PythonProgram
+from xmcbench_plugins.external import Characters, PythonProgram
 
 
 class OneVsRest(PythonProgram):
@@ -26,6 +26,7 @@ class OneVsRest(PythonProgram):
 
     class Config(Method.Config):
         ngrams: int = Field(default=1, ge=1, description="words of a term, at most")
+        characters: Characters = None
         cost: float = Field(default=1.0, gt=0, description="C of LIBLINEAR")
         loss: Literal["squared-hinge", "log"] = Field(default="squared-hinge", description="of the classifiers")
 

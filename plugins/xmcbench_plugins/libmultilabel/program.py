@@ -17,7 +17,9 @@ settings = task.settings
 
 
 def fit():
-    matrix = sp.csr_matrix(fit_features(task.texts("train"), task.model, settings["ngrams"]), dtype=np.float64)
+    matrix = sp.csr_matrix(
+        fit_features(task.texts("train"), task.model, settings["ngrams"], settings.get("characters")), dtype=np.float64
+    )
     options = f"-s {SOLVERS[settings['loss']]} -c {settings['cost']} -B {BIAS} -q"
     model = linear.train_1vsrest(task.matrix(), matrix, options=options)
     weights = model.weights.toarray() if sp.issparse(model.weights) else model.weights

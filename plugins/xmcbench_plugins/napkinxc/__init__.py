@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, hookimpl, programs
-from xmcbench_plugins.external import PythonProgram
+from xmcbench_plugins.external import Characters, PythonProgram
 
 
 class NapkinXC(PythonProgram):
@@ -20,6 +20,7 @@ class NapkinXC(PythonProgram):
 
     class Config(Method.Config):
         ngrams: int = Field(default=1, ge=1, description="words of a term, at most")
+        characters: Characters = None
         cost: float = Field(default=10.0, gt=0, description="C of LIBLINEAR")
         threads: int = Field(default=0, ge=0, description="threads; 0: all cores")
 

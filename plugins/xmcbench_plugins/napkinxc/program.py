@@ -20,7 +20,7 @@ def make_model(seed=None):
 
 
 def fit():
-    matrix = fit_features(task.texts("train"), task.model, settings["ngrams"])
+    matrix = fit_features(task.texts("train"), task.model, settings["ngrams"], settings.get("characters"))
     targets = task.matrix()
     labelled = targets.getnnz(axis=1) > 0
     model = make_model(task.seed)

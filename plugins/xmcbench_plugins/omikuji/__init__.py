@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, hookimpl, programs
-from xmcbench_plugins.external import PythonProgram
+from xmcbench_plugins.external import Characters, PythonProgram
 
 
 class Omikuji(PythonProgram):
@@ -26,6 +26,7 @@ class Omikuji(PythonProgram):
 
     class Config(Method.Config):
         ngrams: int = Field(default=1, ge=1, description="words of a term, at most")
+        characters: Characters = None
         trees: int = Field(default=3, ge=1, description="trees of the forest")
         branches: int = Field(default=2, ge=2, description="clusters that a node is split into")
         max_depth: int = Field(default=20, ge=1, description="levels of a tree, at most")

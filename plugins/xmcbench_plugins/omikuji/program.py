@@ -13,7 +13,7 @@ folder = str(task.model / "omikuji")
 
 
 def fit():
-    matrix = fit_features(task.texts("train"), task.model, settings["ngrams"])
+    matrix = fit_features(task.texts("train"), task.model, settings["ngrams"], settings.get("characters"))
     data = task.folder / "train.svm"  # the repository's format, which the library reads
     write_data(data, matrix, task.matrix())
     parameters = omikuji.Model.default_hyper_param()
@@ -26,8 +26,11 @@ def fit():
 
 
 def write_data(path, matrix, targets):
-    """`queries features labels`, then `label,label feature:value ...` a line; queries without labels are left out."""
-    rows = np.flatnonzero(targets.getnnz(axis=1))
+    """`queries features labels`, then `label,label feature:value ...` a line.
+
+    Queries without labels or without terms are left out: the library cannot read their lines.
+    """
+    rows = np.flatnonzero((targets.getnnz(axis=1) > 0) & (matrix.getnnz(axis=1) > 0))
     with path.open("w") as file:
         file.write(f"{len(rows)} {matrix.shape[1]} {task.num_labels}\n")
         for row in rows:

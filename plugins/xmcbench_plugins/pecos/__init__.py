@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, Run, XMCBenchError, data, encoders, hookimpl, programs
-from xmcbench_plugins.external import PythonProgram
+from xmcbench_plugins.external import Characters, PythonProgram
 
 LIBPECOS = "libpecos==1.2.8"
 NUMERICS = ("numpy<2", "scipy<1.14", "scikit-learn>=1.5")
@@ -21,6 +21,7 @@ class Pecos(PythonProgram):
 
     class Config(Method.Config):
         ngrams: int = Field(default=1, ge=1, description="words of a term, at most")
+        characters: Characters = None
         branches: int = Field(default=16, ge=2, description="children of a cluster")
         max_leaf: int = Field(default=100, ge=1, description="labels of a cluster at the last level, at most")
         beam: int = Field(default=10, ge=1, description="clusters of a level that prediction follows")

@@ -19,7 +19,7 @@ def csr(matrix):
 
 
 def fit():
-    matrix = csr(fit_features(task.texts("train"), task.model, settings["ngrams"]))
+    matrix = csr(fit_features(task.texts("train"), task.model, settings["ngrams"], settings.get("characters")))
     targets = csr(task.matrix())
     labels = LabelEmbeddingFactory.create(targets, matrix, method="pifa")
     chain = Indexer.gen(labels, nr_splits=settings["branches"], max_leaf_size=settings["max_leaf"], seed=task.seed)

@@ -49,7 +49,7 @@ def parameters():
 def fit():
     set_seed(task.seed)
     texts = task.texts("train")
-    matrix = csr(fit_features(texts, task.model, settings["ngrams"]))
+    matrix = csr(fit_features(texts, task.model, settings["ngrams"], settings.get("characters")))
     train, predict = parameters()
     problem = MLProblemWithText(texts, csr(task.matrix()), X_feat=matrix)
     model = XTransformer.train(problem, train_params=train, pred_params=predict, beam_size=settings["beam"])

@@ -13,8 +13,9 @@ import scipy
 from pydantic import Field
 
 from xmcbench import MethodInfo, Run, XMCBenchError, data
+from xmcbench_plugins.external import Characters
 from xmcbench_plugins.second_stage.stage import Reranker
-from xmcbench_plugins.tfidf import load_words, save_words, tfidf
+from xmcbench_plugins.tfidf import Terms, tfidf
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +44,7 @@ class SparseRanker(Reranker):
 
     class Config(Reranker.Config):
         c: float = Field(1.0, gt=0, description="inverse regularisation of the squared hinge")
+        characters: Characters = None
 
     config: SparseRanker.Config
     weights_LV: scipy.sparse.csr_array
@@ -58,7 +60,7 @@ class SparseRanker(Reranker):
         if queries_ND is not None:
             listed_NK = self.listed(queries_ND, train.ignore, run)
         with ledger.between_checks(run.budget), ledger.stage("train"):
-            self.words = tfidf()
+            self.words = Terms(tfidf, self.config.characters)
             try:
                 words_NV = scipy.sparse.csr_array(self.words.fit_transform(list(train.texts)))
             except ValueError as problem:
@@ -109,14 +111,14 @@ class SparseRanker(Reranker):
         super().save(directory)
         folder = directory / FOLDER
         folder.mkdir()
-        save_words(self.words, folder)
+        self.words.save(folder)
         np.save(folder / "intercepts.npy", self.intercepts_L)
         scipy.sparse.save_npz(folder / "weights.npz", self.weights_LV)
 
     def load(self, directory: Path) -> None:
         super().load(directory)
         folder = directory / FOLDER
-        self.words = load_words(tfidf, folder)
+        self.words = Terms(tfidf, self.config.characters).load(folder)
         self.intercepts_L = np.load(folder / "intercepts.npy", allow_pickle=False)
         self.weights_LV = scipy.sparse.csr_array(scipy.sparse.load_npz(folder / "weights.npz"))
 

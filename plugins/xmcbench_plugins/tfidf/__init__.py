@@ -8,17 +8,21 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import scipy
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, Predictions, Run, XMCBenchError, data, evaluation, hookimpl
+from xmcbench_plugins.external import Characters
 
 CHUNK = 1024  # queries scored at once
+K1, B = 1.2, 0.75  # of BM25 neighbours: usual values
+CHARACTERS = "characters"  # a folder of a saved model
 SPARE = 16  # products kept beyond the best k; where they all tie with the last of these, the row is computed in full
 
 
@@ -29,9 +33,9 @@ class WordMethod(Method):
     late_imports = ("sklearn.feature_extraction.text", "sparse_dot_topn")
     searched: ClassVar[str] = "labels"  # the matrix [V, M] of the texts that a query is multiplied with
 
-    def vectorizer(self, vocabulary: list[str] | None = None) -> Any:
-        """A vectorizer of scikit-learn, with the vocabulary of one that was fitted."""
-        return tfidf(vocabulary)
+    def terms(self) -> Terms:
+        """The terms that texts are compared by, not fitted."""
+        return Terms(tfidf)
 
     def corpus(self, train: data.TrainingData) -> Iterable[str]:
         """The M texts that give words their weights."""
@@ -39,7 +43,7 @@ class WordMethod(Method):
 
     def fit(self, train: data.TrainingData, run: Run) -> None:
         with run.ledger.stage("train"):
-            self.words = self.vectorizer()
+            self.words = self.terms()
             try:
                 words_MV = scipy.sparse.csr_array(self.words.fit_transform(self.corpus(train)))
             except ValueError as problem:
@@ -55,44 +59,75 @@ class WordMethod(Method):
         """The k best labels of a chunk of queries."""
 
     def predict(self, texts: data.Texts, k: int) -> Predictions:
-        return answers(texts, lambda chunk: self.best_labels(scipy.sparse.csr_array(self.words.transform(chunk)), k))
+        return answers(texts, lambda chunk: self.best_labels(self.rows(chunk), k))
+
+    def rows(self, texts: data.Texts) -> scipy.sparse.csr_array:
+        """The terms [C, V] of queries, with the weights that they are compared with."""
+        return scipy.sparse.csr_array(self.words.transform(list(texts)))
 
     def predict_charged(self, texts: data.Texts, k: int, run: Run) -> Predictions:
         """Two operations for each word that a query and a searched text share."""
-        words_NV = scipy.sparse.csr_array(self.words.transform(list(texts)))
+        words_NV = self.rows(texts)
         run.ledger.scoring_flops += 2 * int(np.diff(self.matrices[self.searched].indptr)[words_NV.indices].sum())
         return super().predict_charged(texts, k, run)
 
     def save(self, directory: Path) -> None:
-        save_words(self.words, directory)
+        self.words.save(directory)
         for name, matrix in self.matrices.items():
             scipy.sparse.save_npz(directory / f"{name}.npz", matrix)
 
     def load(self, directory: Path) -> None:
-        self.words = load_words(self.vectorizer, directory)
+        self.words = self.terms().load(directory)
         self.matrices = {
             path.stem: scipy.sparse.csr_array(scipy.sparse.load_npz(path)) for path in directory.glob("*.npz")
         }
 
 
 class NearestNeighbours(WordMethod):
-    """The score of a label is the sum of powers of similarities of the nearest training queries that have it."""
+    """The score of a label is the sum of powers of similarities of the nearest training queries that have it.
+
+    The similarity is the cosine of TF-IDF vectors, or BM25 with the training queries as documents, in which a word of
+    the query counts once (Robertson and Zaragoza, 2009).
+    """
 
     name = "tfidf-nn"
-    info = MethodInfo(summary="labels of the nearest training queries by TF-IDF")
+    info = MethodInfo(summary="labels of the nearest training queries by TF-IDF or BM25")
     counted: ClassVar = {"neighbours": ("queries",)}
     searched: ClassVar[str] = "queries"
 
     class Config(WordMethod.Config):
         neighbours: int = Field(20, gt=0, description="nearest training queries")
-        power: float = Field(3.0, gt=0, description="exponent of the cosine; a high one favours the nearest")
+        power: float = Field(3.0, gt=0, description="exponent of the similarity; a high one favours the nearest")
+        weighting: Literal["tfidf", "bm25"] = Field(
+            "tfidf",
+            exclude_if=lambda weighting: weighting == "tfidf",  # keys of trials without it stay
+            description="similarity of two queries: the cosine of TF-IDF vectors, or BM25 (k1 1.2, b 0.75)",
+        )
+        characters: Characters = None
+
+    config: NearestNeighbours.Config
+
+    @classmethod
+    def search_space(cls, config: Method.Config) -> dict[str, Any]:  # noqa: ARG003
+        return {"weighting": ["tfidf", "bm25"], "characters": [None, [3, 5]], "neighbours": [10, 20, 50]}
+
+    def terms(self) -> Terms:
+        return Terms(counts if self.config.weighting == "bm25" else tfidf, self.config.characters)
+
+    def rows(self, texts: data.Texts) -> scipy.sparse.csr_array:
+        rows_CV = super().rows(texts)
+        if self.config.weighting == "bm25":
+            rows_CV.data[:] = 1
+        return rows_CV
 
     @classmethod
     def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
         return True
 
     def index(self, train: data.TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
-        return {"queries": words_MV[: len(train.texts)].T.tocsr(), "targets": train.targets}
+        words_NV = words_MV[: len(train.texts)]
+        weighed_NV = bm25(words_NV, K1, B) if self.config.weighting == "bm25" else words_NV
+        return {"queries": weighed_NV.T.tocsr(), "targets": train.targets}
 
     def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:
         queries_VN = self.matrices["queries"]
@@ -138,52 +173,91 @@ class BM25LabelMatch(WordMethod):
 
     config: BM25LabelMatch.Config
 
-    def vectorizer(self, vocabulary: list[str] | None = None) -> Any:
-        from sklearn.feature_extraction.text import CountVectorizer
-
-        return CountVectorizer(vocabulary=vocabulary, dtype=np.float32)
+    def terms(self) -> Terms:
+        return Terms(counts)
 
     def corpus(self, train: data.TrainingData) -> Iterable[str]:
         return train.label_texts
 
     def index(self, train: data.TrainingData, words_LV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:  # noqa: ARG002
-        return {"labels": self._weighed(words_LV).T.tocsr()}
+        return {"labels": bm25(words_LV, self.config.k1, self.config.b).T.tocsr()}
 
     def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:
         return nearest(words_CV, self.matrices["labels"], k)
 
-    def _weighed(self, counts_LV: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-        k1, b = self.config.k1, self.config.b
-        num_labels, num_words = counts_LV.shape
-        within = np.bincount(counts_LV.indices, minlength=num_words)
-        idf_V = np.log1p((num_labels - within + 0.5) / (within + 0.5))
-        length_L = np.asarray(counts_LV.sum(axis=1)).ravel()
-        slow_L = k1 * (1 - b + b * length_L / length_L.mean())
-        slow = np.repeat(slow_L, np.diff(counts_LV.indptr))
-        values = idf_V[counts_LV.indices] * counts_LV.data * (k1 + 1) / (counts_LV.data + slow)
-        return scipy.sparse.csr_array((values.astype(np.float32), counts_LV.indices, counts_LV.indptr), counts_LV.shape)
+
+def bm25(counts_LV: scipy.sparse.csr_array, k1: float, b: float) -> scipy.sparse.csr_array:
+    """The weights of terms in documents [L, V] by BM25, of their counts there."""
+    num_labels, num_words = counts_LV.shape
+    within = np.bincount(counts_LV.indices, minlength=num_words)
+    idf_V = np.log1p((num_labels - within + 0.5) / (within + 0.5))
+    length_L = np.asarray(counts_LV.sum(axis=1)).ravel()
+    slow_L = k1 * (1 - b + b * length_L / length_L.mean())
+    slow = np.repeat(slow_L, np.diff(counts_LV.indptr))
+    values = idf_V[counts_LV.indices] * counts_LV.data * (k1 + 1) / (counts_LV.data + slow)
+    return scipy.sparse.csr_array((values.astype(np.float32), counts_LV.indices, counts_LV.indptr), counts_LV.shape)
 
 
-def tfidf(vocabulary: list[str] | None = None) -> Any:
+class Terms:
+    """The words of texts, and on request the sequences of characters within them: columns beside one another.
+
+    `make` makes a vectorizer of scikit-learn. Of rows with a length, each of both has half of the square.
+    """
+
+    def __init__(self, make: Callable[..., Any], characters: tuple[int, int] | None = None) -> None:
+        self._makers = {"": make}
+        if characters:
+            self._makers[CHARACTERS] = partial(make, analyzer="char_wb", ngram_range=tuple(characters))
+        self._parts = [own() for own in self._makers.values()]
+        self._share = 1.0 if make is counts else len(self._parts) ** -0.5
+
+    def fit_transform(self, texts: Iterable[str]) -> scipy.sparse.csr_array:
+        """The rows of the texts that give terms their weights. Raises ValueError where they hold no term."""
+        listed = list(texts)
+        return self._beside([part.fit_transform(listed) for part in self._parts])
+
+    def transform(self, texts: list[str]) -> scipy.sparse.csr_array:
+        """The rows of other texts."""
+        return self._beside([part.transform(texts) for part in self._parts])
+
+    def save(self, directory: Path) -> None:
+        """Write the terms and their weights to a folder."""
+        for name, part in zip(self._makers, self._parts, strict=True):
+            folder = directory / name
+            folder.mkdir(exist_ok=True)
+            (folder / "words.json").write_text(json.dumps(part.get_feature_names_out().tolist()))
+            if hasattr(part, "idf_"):
+                np.save(folder / "idf.npy", part.idf_)
+
+    def load(self, directory: Path) -> Terms:
+        """These terms, with what `save` wrote."""
+        self._parts = []
+        for name, make in self._makers.items():
+            part = make(json.loads((directory / name / "words.json").read_text()))
+            if (idf := directory / name / "idf.npy").exists():
+                part.idf_ = np.load(idf, allow_pickle=False)
+            self._parts.append(part)
+        return self
+
+    def _beside(self, parts: list[Any]) -> scipy.sparse.csr_array:
+        if len(parts) == 1:
+            return scipy.sparse.csr_array(parts[0])
+        weighed = [self._share * part for part in parts]
+        return scipy.sparse.csr_array(scipy.sparse.hstack(weighed, format="csr", dtype=np.float32))
+
+
+def tfidf(vocabulary: list[str] | None = None, **settings: Any) -> Any:
     """A vectorizer of scikit-learn, with the vocabulary of one that was fitted."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)
+    return TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32, **settings)
 
 
-def save_words(words: Any, directory: Path) -> None:
-    """Write a fitted vectorizer to a folder."""
-    (directory / "words.json").write_text(json.dumps(words.get_feature_names_out().tolist()))
-    if hasattr(words, "idf_"):
-        np.save(directory / "idf.npy", words.idf_)
+def counts(vocabulary: list[str] | None = None, **settings: Any) -> Any:
+    """A vectorizer that counts terms."""
+    from sklearn.feature_extraction.text import CountVectorizer
 
-
-def load_words(vectorizer: Callable[[list[str]], Any], directory: Path) -> Any:
-    """The vectorizer that `save_words` wrote, of the kind that `vectorizer` makes of a vocabulary."""
-    words = vectorizer(json.loads((directory / "words.json").read_text()))
-    if (idf := directory / "idf.npy").exists():
-        words.idf_ = np.load(idf, allow_pickle=False)
-    return words
+    return CountVectorizer(vocabulary=vocabulary, dtype=np.float32, **settings)
 
 
 def answers(texts: data.Texts, predict: Callable[[list[str]], Predictions]) -> Predictions:
