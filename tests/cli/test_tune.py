@@ -1,6 +1,9 @@
-"""`xmcbench tune`: one command from a dataset to a suite with settings that held-out queries chose."""
+"""`xmcbench tune`: which method a dataset needs, chosen on held-out training queries."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -8,34 +11,79 @@ from commands import call
 from fakes.bench import Bench
 
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.local import WorkerServer
+from xmcbench.trial.record import Status
+
+ASKED = ("--methods", "fake-ok,fake-rare", "--budget", "steps=9", "--samples", "3")
 
 
-def test_what_was_found_is_written_as_a_suite_whose_trials_are_there(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def space(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     thing = registry().method("fake-ok").thing
     monkeypatch.setattr(thing, "search_space", classmethod(lambda *_: {"strength": {"low": 0.5, "high": 2.0}}))
-    monkeypatch.setattr(registry().method("fake-rare").thing, "search_space", classmethod(lambda *_: {}))
-    asked = ("--methods", "fake-ok,fake-rare", "--budget", "steps=9", "--samples", "3")
-    out = bench.root / "found.yaml"
-    assert call("tune", "fake-20", *asked, *bench.places, "--out", out, "--dry-run") == 0
+
+
+def files(root: Path) -> set[Path]:
+    return {path for path in root.rglob("*") if path.is_file() and "cache" not in path.parts}
+
+
+def tuned(bench: Bench, *more: Any) -> int:
+    return call("tune", "fake-20", *ASKED, *bench.places, "--out", bench.root / "found.yaml", *more)
+
+
+@pytest.mark.usefixtures("space")
+def test_the_best_on_held_out_queries_is_trained_on_all_and_scored_once(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files(bench.root)
+    assert tuned(bench, "--dry-run") == 0
     shown = capsys.readouterr().out
-    # Three samples, one of which goes on, two finalists with two seeds each; fake-rare has nothing to search.
-    assert "about 8 trainings before the 2 below" in shown
-    assert not out.exists()
-    servers: list[int] = []
-    start = WorkerServer.__init__
-    monkeypatch.setattr(WorkerServer, "__init__", lambda self, log: servers.append(log) or start(self, log))
-    assert call("tune", "fake-20", *asked, *bench.places, "--out", out) == 0
-    assert len(servers) == 1, "the frameworks are loaded once for all samples"
-    found = yaml.safe_load(out.read_text())
-    assert 0.5 <= found["methods"]["fake-ok"]["strength"] <= 2.0
-    assert found["budget"] == {"steps": 9}
+    assert "training queries are held out; nDCG@5 on them decides" in shown
+    assert files(bench.root) == before, "a dry run writes nothing"
+    assert tuned(bench) == 0
+    shown = capsys.readouterr().out
+    records = bench.store.records()
+    samples = [record for record in records if record.trial.held_out_only]
+    quality = max(sample.curve[0]["nDCG@5"] for sample in samples)
+    scored = [record for record in records if record.metrics]
+    assert len(scored) == 1
+    final = scored[0]
+    assert final.trial.selection is None, "no query is held out of the last training"
+    final_code = final.trial.method, final.trial.config
+    best = next(sample for sample in samples if (sample.trial.method, sample.trial.config) == final_code)
+    assert f"Use {best.trial.method}." in shown
+    assert "On the test split, scored once after the choice: P@1" in shown
+    assert final.chosen["settings"]["method"] == best.trial.method
+    assert final.chosen["quality"] == best.curve[0]["nDCG@5"] == quality
+    assert len(final.chosen["samples"]) == len(samples)
+    assert not any(bench.store.directory(each.key).joinpath("model").exists() for each in records if each != final)
+    assert f"xmcbench predict {final.key} --text" in shown
+    assert call("predict", final.key, "--text", "a b", *bench.places) == 0
+    found = yaml.safe_load((bench.root / "found.yaml").read_text())
+    assert list(found["methods"]) == [best.trial.method]
     capsys.readouterr()
-    assert call("run", out, *bench.places, "--dry-run") == 0
-    plan = capsys.readouterr().out
-    assert [line.split()[4] for line in plan.splitlines()[2:4]] == ["hit", "hit"]
+    assert call("run", bench.root / "found.yaml", *bench.places, "--dry-run") == 0
+    assert [line.split()[4] for line in capsys.readouterr().out.splitlines()[2:3]] == ["hit"]
+    assert tuned(bench) == 0
+    assert len(bench.store.records()) == len(records), "a second call runs nothing"
+
+
+def test_a_budget_of_minutes_leaves_out_what_does_not_fit(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow = registry().method("fake-rare").thing
+    monkeypatch.setattr(slow, "foreseen", lambda *_: {"device_seconds": 36_000.0})
+    assert tuned(bench, "--minutes", "5") == 0
+    shown = capsys.readouterr().out
+    assert "ends within 5 minutes" in shown
+    assert "fake-rare was not tried: it needs about 1380.0 minutes with the last training" in shown
+    assert "Use fake-ok." in shown
+
+
+def test_a_method_that_fails_is_said_and_costs_no_result(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("--methods", "fake-ok,fake-crash", "--budget", "steps=9", "--samples", "1")
+    assert call("tune", "fake-20", *asked, *bench.places, "--out", bench.root / "found.yaml") == 0
+    assert "fake-crash was not tried:" in capsys.readouterr().out
+    assert {record.status for record in bench.store.records()} >= {Status.OK, Status.ERROR}
 
 
 def test_a_budget_that_is_none_is_an_error_in_a_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

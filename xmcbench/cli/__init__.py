@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from typer import Exit, Option, Typer
 
-from xmcbench.cli import compare, datasets, leaderboard, methods, new, plan, predict, run, score
+from xmcbench.cli import compare, datasets, leaderboard, methods, new, plan, predict, run, score, tune
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
@@ -33,7 +33,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "leaderboard": leaderboard.leaderboard,
     "tables": leaderboard.tables,
-    "tune": run.tune,
+    "tune": tune.tune,
     "plan": plan.plan,
     "compare": compare.compare,
     "show": leaderboard.show,

@@ -1,13 +1,13 @@
-"""`xmcbench run` and `tune`: plan a suite, run its trials, print its leaderboard; search settings, write a suite."""
+"""`xmcbench run`: plan a suite, run its trials, print its leaderboard."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-from typer import Argument, Exit, Option
+from typer import Exit, Option
 
 from xmcbench.cli.options import (
     AllowIncomplete,
@@ -18,7 +18,6 @@ from xmcbench.cli.options import (
     Sets,
     StoreDir,
     SuitePath,
-    dataset_names,
     executor_names,
     tracker_names,
 )
@@ -227,85 +226,3 @@ def print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
         echo("\n".join(["follows from data and budget, as the suite does not say it:", *followed, ""]))
     for note in notes:
         echo(f"note: {note}", err=True)
-
-
-METHODS = "popular,tfidf-nn,dexml"
-
-
-def tune(
-    dataset: Annotated[
-        str, Argument(metavar="DATASET", help="A name that `xmcbench datasets` lists.", autocompletion=dataset_names)
-    ],
-    methods: Annotated[str, Option(metavar="NAMES", help="Methods, with commas between them.")] = METHODS,
-    budget: Annotated[
-        str, Option(metavar="LIMIT=N", help="Of a training, as encoder_tokens=2_000_000 or epochs=10.")
-    ] = "epochs=10",
-    samples: Annotated[int, Option(min=1, metavar="N", help="Configurations to try per method.")] = 9,
-    out: Annotated[
-        Path | None, Option(metavar="FILE", help="The suite to write.", show_default="tuned-DATASET.yaml")
-    ] = None,
-    dry_run: DryRun = False,
-    encoder: EncoderName = None,
-    data: DataDir = Path("data"),
-    store: StoreDir = Path("results"),
-) -> None:
-    """Search the settings of methods by short trials on held-out queries; write a suite with the best.
-
-    Half of the samples' cost goes to the best few: each begins with a ninth of the budget. The test split is used only
-    for the trials with the settings that were chosen.
-    """
-    from xmcbench.data.prepared import load_card
-    from xmcbench.runs.plan import exit_code
-    from xmcbench.runs.runner import Runner, Settings
-    from xmcbench.runs.tuning import queries_of_sample
-    from xmcbench.trial.method import build_method
-
-    path = Path(f"tuned-{dataset}.yaml") if out is None else out
-    if not path.name or path.is_dir():
-        raise XMCBenchError(f"--out {path}: found a folder, expected the name of a file")
-    searching = path.with_name(f"{path.stem}.search.yaml")
-    plain: dict[str, Any] = {
-        "name": f"tuned-{dataset}",
-        "datasets": [dataset],
-        "budget": _budget(budget),
-        "methods": {name: {"method": name} for name in methods.split(",")},
-        "selection": {"queries": queries_of_sample(load_card(dataset, data).num_train)},
-    }
-    said = plain | ({"encoder": encoder} if encoder else {})
-    settings = Settings(suite=searching, data=data, store=store, command=sys.argv)
-    _write(said, searching)
-    with patience("opening the dataset, planning"):
-        built = {trial.label: build_method(trial) for trial in Runner(settings).trials()}
-        space = {label: method.search_space(method.config) for label, method in built.items()}
-        search = {"num_samples": samples, "scheduler": "halving", "space": space}
-        _write(said | {"tune": search}, searching)
-    _, records = _run(settings, dry_run)
-    found = {}
-    for trial in (record.trial for record in records):
-        unused = build_method(trial).config.unused()
-        used = {name: value for name, value in trial.config.items() if name not in unused}
-        found[trial.label] = {"method": trial.method, **used}
-    _write(plain | {"methods": found}, path)
-    echo(f"\n{path}: the methods with the settings that were found; `xmcbench run {path}` runs them again")
-    raise Exit(exit_code(records))
-
-
-def _write(suite: Mapping[str, Any], path: Path) -> None:
-    """Write a suite file."""
-    import yaml
-
-    from xmcbench.files.atomic import atomic_write
-
-    text = yaml.safe_dump(dict(suite), sort_keys=False, allow_unicode=True)
-    with atomic_write(path) as file:
-        file.write(f"# Written by `xmcbench tune`.\n{text}".encode())
-
-
-def _budget(text: str) -> dict[str, float]:
-    """The budget `LIMIT=N`, or several with commas between them."""
-    try:
-        pairs = (part.split("=") for part in text.split(","))
-        limits = {name.strip(): float(value) for name, value in pairs}
-    except ValueError:
-        raise XMCBenchError(f"--budget {text}: expected a limit and a number, as in epochs=10") from None
-    return {name: int(value) if value.is_integer() else value for name, value in limits.items()}

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from copy import deepcopy
@@ -30,11 +29,10 @@ from xmcbench.data.prepared import read_statistics
 from xmcbench.engine.device import device_peak_memory
 from xmcbench.engine.flops import charged_to_open_stages
 from xmcbench.errors import XMCBenchError, text_of
-from xmcbench.evaluation import check_predictions, drop_ignored, find_evaluators, find_hits, truth_hash
-from xmcbench.evaluation import score as score_hits
+from xmcbench.evaluation import check_predictions, find_evaluators, truth_hash
 from xmcbench.evaluation.evaluator import score_predictions
-from xmcbench.evaluation.metrics import inverse_propensity, label_counts
 from xmcbench.runs.file_guard import BrokenContractError, Sandbox
+from xmcbench.runs.held_out import Answers, Judge
 from xmcbench.runs.job import Job, WorkerRank, log_tail, now
 from xmcbench.runs.predicting import FreshProcess, Sample, predict_test, untrained
 from xmcbench.runs.saved_model import file_states, load_model, restore_log, same_training, save_model, saved_model
@@ -49,7 +47,7 @@ from xmcbench.trial.programs import ENVIRONMENTS
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status, why_not_recordable
 from xmcbench.trial.record_fields import LARGEST
 from xmcbench.trial.run import HeldOut, Progress, Run, TrainingLog, TrialProgress, derive_seed, held_out_rows
-from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
+from xmcbench.trial.store import HELD_OUT, PREDICTIONS, RESAMPLED, Store
 from xmcbench.trial.trial import Selection
 
 LONGEST_NAME, LONGEST_MESSAGE = 200, 10_000  # characters of an exception's class and message in a record
@@ -76,6 +74,7 @@ class Attempt:
         self.sandbox = Sandbox(self.job, self.worker.own_thread)
         self.store = Store(self.job.store)
         self.directory = self.job.directory
+        self.answers = Answers(self.job.trial.selection.metric if self.job.trial.selection else "")
         self._reported = "", 0.0, 0  # stage, clock and length of the curve at the last report
 
     def enter(self, stage: str) -> None:
@@ -103,6 +102,7 @@ class Attempt:
         if why_not_recordable(spent, self.log.curve):  # the trial failed for it
             spent, self.log.curve[:] = {}, []
         noted: dict[str, Any] = {"ended": self.log.ended} if self.log.ended else {}
+        noted |= {} if self.log.chosen_at is None else {"chosen_at": self.log.chosen_at}
         noted |= {"cut_queries": self.log.cut_queries} if self.log.cut_queries > MUCH_CUT else {}
         if peaks := [*ledger.worker_device_bytes, *filter(None, [device_peak_memory()])]:
             noted["peak_device_bytes"] = max(peaks)
@@ -199,9 +199,9 @@ def training_run(attempt: Attempt, train: TrainingData, rows: np.ndarray, **more
 def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None:
     """Fit the method, and check what it charged. Returns the held-out queries, if any."""
     job, trial, worker = attempt.job, attempt.job.trial, attempt.worker
-    held_out, rows, scored = None, np.arange(len(train.texts)), Counter[str]()
+    held_out, rows, answers = None, np.arange(len(train.texts)), attempt.answers
     if trial.selection:
-        held_out, train, rows = hold_out(train, trial.selection, trial.seed, job.metrics, scored)
+        held_out, train, rows = hold_out(train, trial.selection, trial.seed, job.metrics, answers)
     if trial.track == "zero-shot":
         train = train.unannotated(method.name)
     settings = method.config.model_dump(mode="json")
@@ -228,9 +228,9 @@ def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None
     }
     log = attempt.log
     note_memory(log.ledger)
-    if held_out and scored.total() > MOST_SCORES * (1 + held_out.evaluations):
+    if held_out and answers.asked > MOST_SCORES * (1 + held_out.evaluations):
         raise BrokenContractError(
-            f"fit scored held-out queries {scored.total()} times, the suite asks for {held_out.evaluations}: "
+            f"fit scored held-out queries {answers.asked} times, the suite asks for {held_out.evaluations}: "
             "they choose a checkpoint, and nothing is trained on them"
         )
     problem = why_not_recordable(log.ledger.as_dict(), log.curve)
@@ -251,12 +251,12 @@ def note_memory(ledger: Ledger) -> None:
 
 
 def hold_out(
-    train: TrainingData, selection: Selection, seed: int, metrics: Sequence[str], scored: Counter[str]
+    train: TrainingData, selection: Selection, seed: int, metrics: Sequence[str], answers: Answers
 ) -> tuple[HeldOut, TrainingData, np.ndarray]:
     """The held-out queries, the training data without them, and the rows of `train` that remain.
 
-    `scored` counts how often metrics of the held-out queries are asked for. Raises XMCBenchError if no training query
-    would remain.
+    `answers` keeps what the method answers about the held-out queries. Raises XMCBenchError if no training query would
+    remain.
     """
     total, card = len(train.texts), train.card
     if selection.queries >= total:
@@ -264,17 +264,14 @@ def hold_out(
             f"selection.queries is {selection.queries}, expected fewer than the {total} training queries of {card.name}"
         )
     held_out, remaining = held_out_rows(selection, seed, total)
-    data, names = train.rows(held_out), list(dict.fromkeys([selection.metric, *metrics]))
-    counts, evaluators = label_counts(train.targets), find_evaluators(names)
-    weights_L = inverse_propensity(train.targets, card.propensity_a, card.propensity_b)
+    judge = Judge(train, held_out, list(dict.fromkeys([selection.metric, *metrics])))
 
     def metrics_of(predictions: Predictions) -> dict[str, float]:  # holds no test target
-        scored["calls"] += 1
-        check_predictions(predictions, *data.targets.shape)
-        valid = drop_ignored(predictions, data.ignore, predictions.k)
-        return score_hits(find_hits(valid, data.targets, weights_L, counts, card), names, evaluators)
+        scores = judge.scores(predictions)
+        answers.note(predictions, scores)
+        return scores
 
-    held = HeldOut(data.texts, metrics_of, selection.metric, selection.evaluations, selection.patience)
+    held = HeldOut(judge.queries.texts, metrics_of, selection.metric, selection.evaluations, selection.patience)
     return held, train.most_rows(remaining), remaining
 
 
@@ -287,6 +284,9 @@ def judge_held_out(attempt: Attempt, method: Method, held_out: HeldOut) -> Recor
         with attempt.sandbox.closed("predict"), log.ledger.uncharged():
             metrics = held_out.evaluate(method.predict, num_labels)
         log.add_point(1.0, metrics)
+    best = max(point[held_out.metric] for point in log.curve if held_out.metric in point)
+    if (answers := attempt.answers.of(best)) is not None:
+        attempt.outcome["digests"] = {HELD_OUT: attempt.store.write_held_out(attempt.job.trial.key, answers)}
     return finish(attempt, num_parameters=int(method.num_parameters))
 
 

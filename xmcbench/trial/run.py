@@ -111,6 +111,8 @@ class TrainingLog:
     cut_queries: float = 0.0  # share of the training queries that are as long as a text may be
     alike_texts: float = 0.0  # share of the queries or labels that have the tokens of another text
     ended: Ended | None = None  # why training ended before its budget was spent
+    # Share of the budget after which the chosen weights were evaluated, where the curve does not say it.
+    chosen_at: float | None = None
 
     def add_point(self, fraction: float, metrics: Mapping[str, float]) -> None:
         """Add the metrics of an evaluation after `fraction` of the budget to the curve, with what was spent so far."""

@@ -5,6 +5,7 @@ are read.
 <root>/trials/<key>/trial.json        the trial and its options
                     record.json       the outcome
                     predictions.npz   the top 100 labels of every test query
+                    held-out.npz      of a sample of a tuning: the top 100 labels of its held-out queries
                     resampled.safetensors   its metrics on resamples of the test queries, for intervals and ties
                     log.txt           standard output and standard error of the trial
                     checkpoint/       while the trial runs: the state that `fit` resumes from
@@ -37,6 +38,8 @@ from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.record import RESAMPLING_VERSION, Record, RecordError, decode, encode
 
 PREDICTIONS, RESAMPLED = "predictions.npz", "resampled.safetensors"
+HELD_OUT = "held-out.npz"
+ARRAYS = (("indices", "i"), ("scores", "f"))  # of predictions, and the kind of their numbers
 RESAMPLED_BYTES = 1_000_000_000
 
 _log = logging.getLogger(__name__)
@@ -137,7 +140,7 @@ class Store:
 
     def drop_record(self, key: str) -> None:
         """Delete the outcome of a trial, so that the trial can be run again."""
-        for name in ("record.json", PREDICTIONS, RESAMPLED):
+        for name in ("record.json", PREDICTIONS, RESAMPLED, HELD_OUT):
             path = self.directory(key) / name
             with _writing(path):
                 path.unlink(missing_ok=True)
@@ -150,14 +153,17 @@ class Store:
 
     def write_predictions(self, key: str, predictions: Predictions, truth_hash: str) -> str:
         """Write predictions, with the hash of the test targets that they were made for; returns the file's digest."""
-        content = BytesIO()
-        np.savez_compressed(
-            content,
-            indices=predictions.indices.astype(np.int32),
-            scores=predictions.scores.astype(np.float32),
-            truth_hash=np.array(truth_hash),
-        )
-        return self._write(key, PREDICTIONS, content.getvalue())
+        return self._write(key, PREDICTIONS, _packed(predictions, truth_hash=np.array(truth_hash)))
+
+    def write_held_out(self, key: str, predictions: Predictions) -> str:
+        """Write the predictions for held-out queries that judged a sample of a tuning; returns the file's digest."""
+        return self._write(key, HELD_OUT, _packed(predictions))
+
+    def held_out(self, record: Record, max_queries: int = 100_000_000) -> Predictions:
+        """The predictions that `write_held_out` wrote. Raises StoreError where the record does not know them."""
+        with self._result(record, HELD_OUT) as (place, file), open_npz(place, file) as archive:
+            most = max_queries * STORED
+            return Predictions(*(read_array(archive, name, kind, most, str(place)) for name, kind in ARRAYS))
 
     def has_predictions(self, key: str) -> bool:
         """Whether the predictions of a trial are in the store."""
@@ -251,6 +257,14 @@ class Store:
             yield lock.is_locked
         finally:
             lock.release()
+
+
+def _packed(predictions: Predictions, **more: np.ndarray) -> bytes:
+    """The file of predictions, with further arrays."""
+    content = BytesIO()
+    indices, scores = predictions.indices.astype(np.int32), predictions.scores.astype(np.float32)
+    np.savez_compressed(content, indices=indices, scores=scores, **more)  # type: ignore[arg-type]
+    return content.getvalue()
 
 
 def resampled_file(metrics: Mapping[str, np.ndarray], truth_hash: str) -> bytes:

@@ -13,11 +13,11 @@ from abc import abstractmethod
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from xmcbench import (
     Ledger,
@@ -37,24 +37,8 @@ PROGRAM = Path(__file__).parent / "program"  # modules that programs in Python m
 ENVIRONMENT = {"PYTHONPATH": str(PROGRAM), "PYTHONNOUSERSITE": "1"}
 FLOPS = ("encoder_flops", "scoring_flops", "solver_flops")
 CHARGED = ("epochs", "steps", "queries", "pool_labels", "encoder_tokens", *FLOPS)
-Characters = Annotated[
-    tuple[int, int] | None,
-    AfterValidator(lambda sizes: _ascending(sizes)),
-    Field(
-        exclude_if=lambda sizes: sizes is None,  # keys of trials without it stay
-        description="also sequences of characters within words, from the shortest to the longest, as [3, 5]: they find "
-        "compounds and inflected words; null: words alone",
-    ),
-]
 WORD = re.compile(r"\w")  # of program/xmcbench_features.py
-LONGEST = 10  # characters of a term
 GRACE = 1.1  # a program may take this many times the seconds of the budget before it is ended
-
-
-def _ascending(sizes: tuple[int, int] | None) -> tuple[int, int] | None:
-    if sizes is not None and not 1 <= sizes[0] <= sizes[1] <= LONGEST:
-        raise ValueError(f"expected two ascending numbers from 1 to {LONGEST}, as [3, 5]")
-    return sizes
 
 
 class OutsideMethod(Method):
@@ -136,10 +120,8 @@ class OutsideMethod(Method):
 
     def _check_rows(self, train: data.TrainingData) -> None:
         """Say in the log how many rows teach nothing. Raises XMCBenchError where all are such."""
-        total, labels_N = (
-            len(train.texts),
-            np.asarray((train.targets - train.targets.multiply(train.ignore)).sum(axis=1)),
-        )
+        total = len(train.texts)
+        labels_N = np.asarray((train.targets - train.targets.multiply(train.ignore)).sum(axis=1))
         has_word = np.fromiter((WORD.search(text) is not None for text in train.texts), bool, total)
         has_label = labels_N.ravel() > 0
         if not (has_word & has_label).any():

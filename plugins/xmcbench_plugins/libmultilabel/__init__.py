@@ -9,7 +9,8 @@ from typing import Literal
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, hookimpl, programs
-from xmcbench_plugins.external import Characters, PythonProgram
+from xmcbench_plugins.external import PythonProgram
+from xmcbench_plugins.tfidf import Characters
 
 
 class OneVsRest(PythonProgram):

@@ -15,7 +15,8 @@ import scipy
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, Predictions, data, evaluation, hookimpl
-from xmcbench_plugins.external import Characters, OutsideMethod
+from xmcbench_plugins.external import OutsideMethod
+from xmcbench_plugins.tfidf import Characters
 
 CELLS = 16_000_000  # scores that are computed at once
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, hookimpl, programs
-from xmcbench_plugins.external import Characters, PythonProgram
+from xmcbench_plugins.external import PythonProgram
+from xmcbench_plugins.tfidf import Characters
 
 
 class NapkinXC(PythonProgram):

@@ -9,7 +9,8 @@ from typing import Literal
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, Run, XMCBenchError, data, encoders, hookimpl, programs
-from xmcbench_plugins.external import Characters, PythonProgram
+from xmcbench_plugins.external import PythonProgram
+from xmcbench_plugins.tfidf import Characters
 
 LIBPECOS = "libpecos==1.2.8"
 NUMERICS = ("numpy<2", "scipy<1.14", "scikit-learn>=1.5")

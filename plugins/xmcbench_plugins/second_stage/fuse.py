@@ -30,6 +30,7 @@ from xmcbench_plugins.second_stage.stage import SecondStage, follow, resolve, sp
 
 FUSION, ARRAYS = "fusion.json", "fusion.npz"  # in a model's directory, beside a folder for each part
 SEEDS = 2**63
+PARTS: list[dict[str, Any]] = [{"method": "dexml"}, {"method": "tfidf-nn"}]
 SHARE = 0.95  # of the budget for all parts together
 
 
@@ -52,12 +53,16 @@ class Fuse(Method):
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
         """The settings of each part follow its share of the budget."""
-        own = budget.times(given.get("share", SHARE) / len(given["parts"]))
-        return {**given, "parts": [follow(part, data, own) for part in given["parts"]]}
+        parts = given.get("parts", PARTS)
+        own = budget.times(given.get("share", SHARE) / len(parts))
+        return {**given, "parts": [follow(part, data, own) for part in parts]}
 
     class Config(Method.Config):
         parts: list[dict[str, Any]] = Field(
-            min_length=2, description="methods with their settings: `[{method: prime}, {method: tfidf-nn}]`"
+            PARTS,
+            validate_default=True,
+            min_length=2,
+            description="methods with their settings: `[{method: prime}, {method: tfidf-nn}]`",
         )
         rule: Literal["reciprocal-ranks", "weighted", "tree"] = Field(
             "weighted", description="how scores are fused; weighted and tree are fitted on held-out training queries"

@@ -13,9 +13,8 @@ import scipy
 from pydantic import Field
 
 from xmcbench import MethodInfo, Run, XMCBenchError, data
-from xmcbench_plugins.external import Characters
 from xmcbench_plugins.second_stage.stage import Reranker
-from xmcbench_plugins.tfidf import Terms, tfidf
+from xmcbench_plugins.tfidf import Characters, Terms, tfidf
 
 if TYPE_CHECKING:
     from torch import Tensor

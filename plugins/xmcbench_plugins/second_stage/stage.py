@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 SHARE = 0.8  # of the budget for the first method
 EQUAL = 1e-6  # scores with a smaller deviation count as equal
+FIRST_METHOD = {"method": "dexml"}
 FIRST = "first"  # in a model's directory: a folder of its own, which opens without the second stage
 
 
@@ -52,10 +53,17 @@ class SecondStage(Method):
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
         """The first method's settings follow its share of the budget."""
-        return {**given, "first": follow(given["first"], data, budget.times(given.get("share", SHARE)))}
+        return {
+            **given,
+            "first": follow(given.get("first", FIRST_METHOD), data, budget.times(given.get("share", SHARE))),
+        }
 
     class Config(Method.Config):
-        first: dict[str, Any] = Field(description="a method and its settings: `{method: dexml, batch_size: 512}`")
+        first: dict[str, Any] = Field(
+            FIRST_METHOD,
+            validate_default=True,
+            description="a method and its settings: `{method: dexml, batch_size: 512}`",
+        )
         share: float = Field(SHARE, gt=0, lt=1, description="share of every limit of the budget for the first method")
 
         @field_validator("first")
@@ -122,10 +130,14 @@ class SecondStage(Method):
 
     def _evaluate(self, run: Run) -> None:
         """Leave one evaluation on held-out queries: of both stages. Those before were of the first one alone."""
+        curve, held_out = list(run.log.curve), run.held_out
         run.log.curve.clear()
-        if run.held_out is not None:
+        if held_out is not None:
+            if curve:
+                best = max(curve, key=lambda point: point[held_out.metric])
+                run.log.chosen_at = min(1.0, best["fraction"])
             with run.ledger.uncharged():
-                metrics = run.held_out.evaluate(self.predict, len(self.first.index_LD))
+                metrics = held_out.evaluate(self.predict, len(self.first.index_LD))
             run.log.add_point(min(1.0, run.ledger.fraction(run.budget)), metrics)
 
     @abstractmethod

@@ -11,19 +11,37 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import scipy
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from xmcbench import Method, MethodInfo, Predictions, Run, XMCBenchError, data, evaluation, hookimpl
-from xmcbench_plugins.external import Characters
 
 CHUNK = 1024  # queries scored at once
 K1, B = 1.2, 0.75  # of BM25 neighbours: usual values
 CHARACTERS = "characters"  # a folder of a saved model
+LONGEST = 10  # characters of a term
 SPARE = 16  # products kept beyond the best k; where they all tie with the last of these, the row is computed in full
+
+
+def _ascending(sizes: tuple[int, int] | None) -> tuple[int, int] | None:
+    if sizes is not None and not 1 <= sizes[0] <= sizes[1] <= LONGEST:
+        raise ValueError(f"expected two ascending numbers from 1 to {LONGEST}, as [3, 5]")
+    return sizes
+
+
+Characters = Annotated[
+    tuple[int, int] | None,
+    AfterValidator(_ascending),
+    Field(
+        exclude_if=lambda sizes: sizes is None,  # keys of trials without it stay
+        description="also sequences of characters within words, from the shortest to the longest, as [3, 5]: they find "
+        "compounds and inflected words; null: words alone",
+    ),
+]
+LONGEST = 10  # characters of a term
 
 
 class WordMethod(Method):

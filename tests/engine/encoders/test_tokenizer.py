@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders import tokenizer as tokenizer_module
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, train_tokenizer, trained_tokenizer
 from xmcbench.runs.attempt import hold_out
+from xmcbench.runs.held_out import Answers
 from xmcbench.trial.trial import Selection
 
 TRAIN = """
@@ -132,7 +132,7 @@ def test_trials_that_hold_queries_out_share_tokenizer_and_tokens(
     tokenizer.tokens(data.texts, 16, tmp_path)
     monkeypatch.setattr(Tokens, "of", lambda *_: pytest.fail("tokenised again"))
     for seed in range(2):
-        _, remaining, _ = hold_out(data, Selection(queries=9, metric="P@1"), seed, ["P@1"], Counter())
+        _, remaining, _ = hold_out(data, Selection(queries=9, metric="P@1"), seed, ["P@1"], Answers("P@1"))
         shared = TextTokenizer(trained_tokenizer(remaining.texts, tmp_path))
         assert shared.identity == tokenizer.identity
         ids, offsets = shared.tokens(remaining.texts, 16, tmp_path).flat()
