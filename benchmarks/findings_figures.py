@@ -47,7 +47,7 @@ def draw_budget(methods: Sequence[Method], study: Study, path: Path) -> None:  #
     trained = by_budget(methods)
     ends_alone = (own for own in reversed(above_floors(methods)) if not own.evaluated_along and own.at(1.0))
     flat = {method.family: method for method in ends_alone}.values()
-    drawn = [method for method in trained if method.evaluated_along]
+    drawn = [method for method in trained if method.evaluated_along and method.operations]
     key = numbered(drawn)
     with plots.drawing(path, plots.PAGE, 3.4 + KEY_LINE * len(key)) as axes:
         ends = []

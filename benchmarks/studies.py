@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -216,12 +217,15 @@ class Method:
         """The best quality on held-out queries up to a share of the operations; without training, that of tuning."""
         if not self.trained:
             return float((self.records[0].chosen or {}).get("quality", 0.0))
-        return self._best(lambda record, own: own["flops"] <= (share + NEAR) * (record.trial.budget.flops or 0))
+        return self._best(
+            lambda record, own: own.get("flops", inf) <= (share + NEAR) * (record.trial.budget.flops or 0)
+        )
 
     def _best(self, counts: Callable[[Record, Mapping[str, float]], bool]) -> float:
         """The best evaluation of those that count, mean over seeds; 0 of none."""
         return fmean(
-            max((own[ALONG] for own in record.curve if counts(record, own)), default=0.0) for record in self.records
+            max((own[ALONG] for own in record.counted_curve if counts(record, own)), default=0.0)
+            for record in self.records
         )
 
     def rise(self, start: float) -> float | None:
@@ -231,7 +235,7 @@ class Method:
         return self.at(1.0) - self._best(lambda _, own: own["fraction"] <= start + NEAR)
 
     def spent(self, name: str) -> float:
-        return fmean(record.spent.get(name) or 0 for record in self.records)
+        return fmean(record.counted.get(name) or 0 for record in self.records)
 
     @property
     def operations(self) -> float:

@@ -41,7 +41,10 @@ def test_what_an_outside_program_computed_is_unknown() -> None:
     older = record(spent=spent | {"fit_children_cpu_seconds": 9.0}).not_counted
     assert {"steps", "flops", "encoder_tokens"} <= older
     assert "epochs" not in older
-    assert record(spent={"not_counted": ["steps"]}).not_counted == {"steps"}
+    noted = record(spent={"not_counted": ["steps"], "steps": 3}, curve=[{"fraction": 1.0, "steps": 3, "P@1": 0.5}])
+    assert noted.not_counted == {"steps"}
+    assert "steps" not in noted.counted
+    assert noted.counted_curve == [{"fraction": 1.0, "P@1": 0.5}]
 
 
 @settings(max_examples=300)

@@ -100,7 +100,14 @@ def analyse(
     """
     from xmcbench.cli.find import find_trial, find_trials
     from xmcbench.data import load
-    from xmcbench.reporting.analyses import across_datasets_table, analyse_together, analysis_tables, write_analyses
+    from xmcbench.reporting.analyses import (
+        across_datasets_table,
+        analyse_together,
+        analysis_tables,
+        names,
+        write_analyses,
+    )
+    from xmcbench.reporting.processor_time import processor_table
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.store import Store
 
@@ -115,7 +122,8 @@ def analyse(
     dataset = load(records[0].trial.dataset, data)
     vectors = _similarity(place, similarity, records[0].trial.dataset_hash) if similarity else None
     analyses = analyse_together(place, records, dataset, k, vectors)
-    echo(render_tables(analysis_tables(analyses), format))
+    seconds = processor_table(names(records).items(), place.records())
+    echo(render_tables([*analysis_tables(analyses), *([seconds] if seconds else [])], format))
     if out is not None:
         written = [write_analyses(analyses, out)]
         if figures:

@@ -296,7 +296,7 @@ def mean_curve(records: Sequence[Record]) -> dict[str, list[float]]:
     `METRIC ±` is half the 95 % interval over seeds, where there are several. It ends where the first seed ended; empty
     where a seed has no curve.
     """
-    points = list(zip(*(record.curve for record in records), strict=False))
+    points = list(zip(*(record.counted_curve for record in records), strict=False))
     found: dict[str, list[float]] = {}
     for name in points[0][0] if points else ():
         if not all(name in own for point in points for own in point):

@@ -32,11 +32,13 @@ UNITS = ("encoder_tokens", "device_seconds", "flops")
 def time_to_quality(records: Sequence[Record], target: Target) -> str:
     """The cell of trials that differ in their seed alone: "12.1M (11.0M to 13.2M)", "2 of 3 seeds", "not reached".
 
-    There is no mean where a seed did not reach the target; "-" where no curve has the metric, without a `selection`.
+    There is no mean where a seed did not reach the target; "-" where no curve has the metric, without a `selection`, or
+    where nobody counted the unit.
     """
-    if not any(target.metric in point for record in records for point in record.curve):
+    curves = [record.counted_curve for record in records]
+    if not any({target.metric, target.unit} <= point.keys() for curve in curves for point in curve):
         return "-"
-    reached = ([point for point in own.curve if point.get(target.metric, -1.0) >= target.value] for own in records)
+    reached = ([point for point in curve if point.get(target.metric, -1.0) >= target.value] for curve in curves)
     costs = [points[0][target.unit] for points in reached if points]
     if len(costs) < len(records):
         return f"{len(costs)} of {len(records)} seeds" if costs else "not reached"

@@ -154,6 +154,12 @@ class Record(Frozen):
         return None if not self.num_parameters and self.not_counted else self.num_parameters
 
     @property
+    def counted_curve(self) -> list[dict[str, float]]:
+        """Its curve, without the counts that nobody knows."""
+        unknown = self.not_counted
+        return [{name: value for name, value in point.items() if name not in unknown} for point in self.curve]
+
+    @property
     def clock(self) -> Clock:
         """The clock of its device seconds; a record from before there were two has those of the wall clock."""
         clock: Clock = self.spent.get("clock", "wall")

@@ -146,10 +146,12 @@ def _retrain(run: str, to: Path, place: Path, data: Path, verified: Path) -> lis
 def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> list[str]:
     """Add trials to the accepted results, but those with which something is wrong."""
     from xmcbench.cli.find import find_trials
+    from xmcbench.reporting.processor_time import processor_time
     from xmcbench.trial.store import Store
     from xmcbench_plugins.board import acceptance, submission
 
     store, accepted, problems, good, known = Store(place), Store(to), [], [], set()
+    of_accepted = accepted.records()
     for record in {record.key: record for run in runs for record in find_trials(store, run)}.values():
         before = accepted.record(record.key)
         if before and not record.metrics.keys() > before.metrics.keys():  # with more it takes the other's place
@@ -167,6 +169,8 @@ def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> l
         else:
             good.append(record)
             echo(f"{record.key}: {len(record.metrics)} metrics recomputed, costs {costs}")
+            if seconds := processor_time(record, of_accepted):
+                echo(f"{record.key}: {seconds}")
     written = submission.accept(store, good, to) if good else []
     if datasets := known | {record.trial.dataset for record in good}:
         submission.mend_compact(to, datasets)
@@ -181,6 +185,7 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
     Costs are recounted of trials that are not in `base` as they are here.
     """
     from xmcbench.files.atomic import atomic_write
+    from xmcbench.reporting.processor_time import processor_time
     from xmcbench.trial.store import Store, StoreError
     from xmcbench_plugins.board import acceptance, review, submission
 
@@ -212,7 +217,9 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
         costs = checker.recount(record) if new and not own else None
         own += costs.problems if costs else []
         again = None if own else verifications.of(store, record)
-        checked.append(review.Checked(record, tuple(own), recomputed, again, str(costs or "")))
+        seconds = processor_time(record, records) if costs and not own else None
+        shown = "; ".join(str(part) for part in (costs, seconds) if part)
+        checked.append(review.Checked(record, tuple(own), recomputed, again, shown))
     problems = unread + [f"{store.place(one.record.key)}: {problem}" for one in checked for problem in one.problems]
     recounted = sum(one.recomputed for one in checked)
     echo(f"{folder}: {len(trials)} trials, metrics of {recounted} recomputed, {len(problems)} problems")

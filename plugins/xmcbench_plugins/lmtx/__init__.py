@@ -251,11 +251,11 @@ class LMTX(EmbeddingMethod):
         """
         rows = documents.development
         charging, tokens = self.charging_to(run.ledger, run.budget), self.queries.take(rows)
-        try:
-            charging.passes(tokens.lengths, scoring_flops=search.search_flops(len(rows), *self.index_LD.shape))
-        except PassTooLargeError:
-            return None
         with run.ledger.stage("mine"):
+            try:
+                charging.passes(tokens.lengths, scoring_flops=search.search_flops(len(rows), *self.index_LD.shape))
+            except PassTooLargeError:
+                return None
             index = search.build_index(self.index_LD, self.config.search)
             queries_BD = self.all_query_vectors(tokens)
             best = index.top_k(queries_BD, 1, exclude=documents.data.ignore[rows]).indices[:, 0]
