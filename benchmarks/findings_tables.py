@@ -17,6 +17,8 @@ COMPARED = ("P@1", "P@5")
 RANKED = Board.RANKED
 SHARES = (0.1, 0.3, 1.0)  # of the budget
 CHANGE = 0.9  # of the budget: how ranks change when it changes by 10 %
+# The rows of the README: a kind of method each, and none that results on test queries suggested.
+HEADLINE = ("sparse-ranker", "parabel", "rae", "dexml-hard", "prime", "tfidf-neighbours")
 RIVALS = ("linear programs", "text matching")
 OLDER = "†"  # a result of older code
 
@@ -175,6 +177,25 @@ def summary(boards: Boards) -> str:
     order = sorted(rows, key=share, reverse=True)
     heads = ["method", *(f"{metric} {board.study.name}" for board, metric in columns)]
     return written(heads, ([name, *(_bold(rows[name].get(own), best[own]) for own in columns)] for name in order))
+
+
+def headline(boards: Boards) -> str:
+    """P@5 and PSP@5 of some methods on every dataset; bold: the best of all methods there, or not significantly below it."""
+    columns = [(board, metric) for metric in SUMMARISED for board in boards.main]
+    names = {label: own.name for board in boards.main for label in HEADLINE for own in board if own.label == label}
+    rows = []
+    for label, name in names.items():
+        cells = []
+        for board, metric in columns:
+            best = board.best(metric)
+            if label not in board:
+                cells.append("-")
+                continue
+            own = board[label]
+            tied = own is best or not own.over(best, metric).significant
+            cells.append(f"**{own[metric]}**" if tied else own[metric])
+        rows.append([name, *cells])
+    return written(["method", *(f"{metric} {board.study.name}" for board, metric in columns)], rows)
 
 
 def _bold(value: float | None, best: float) -> str:
