@@ -180,7 +180,7 @@ def summary(boards: Boards) -> str:
 
 
 def headline(boards: Boards) -> str:
-    """P@5 and PSP@5 of some methods on every dataset; bold: the best of all methods there, or not significantly below it."""
+    """P@5 and PSP@5 of some methods on every dataset; bold: no method there is significantly above it."""
     columns = [(board, metric) for metric in SUMMARISED for board in boards.main]
     names = {label: own.name for board in boards.main for label in HEADLINE for own in board if own.label == label}
     rows = []
