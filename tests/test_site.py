@@ -89,8 +89,12 @@ def test_every_built_in_method_is_described_and_every_setting_has_a_meaning(gene
 
 
 def test_every_teacher_has_its_settings_on_the_page_of_teachers(generated: ModuleType) -> None:
-    page = (DOCS / "teachers.md").read_text(encoding="utf-8")
-    assert {mark[2] for mark in generated.MARK.finditer(page)} == set(built_in("teacher"))
+    sections = {each.partition("\n")[0]: each for each in generated.teachers_page().split("\n## ")[1:]}
+    assert set(sections) == set(built_in("teacher"))
+    for name, section in sections.items():
+        fields = Registry().thing("teacher", name).Config.model_fields
+        assert [row[0] for row in cells(section)] == [f"`{field}`" for field in fields if field != "name"]
+        assert all(row[-2] for row in cells(section))
 
 
 def test_the_picture_of_the_data_flow_names_the_packages() -> None:
