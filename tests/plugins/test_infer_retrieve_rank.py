@@ -19,6 +19,7 @@ from toy import make_run, toy_data
 
 from xmcbench import Predictions, XMCBenchError
 from xmcbench.data.dataset import TrainingData
+from xmcbench.data.extent import Extent
 from xmcbench.evaluation import rank
 from xmcbench.teachers import Answers, Pairs, Replies, Teacher, read_labels
 from xmcbench.trial.run import Progress, Run
@@ -121,6 +122,8 @@ def test_it_trains_on_what_brute_force_finds(trials: Trials) -> None:
     ids = np.sort(run.rng("documents").permutation(len(data.texts))[:30])
     assert list(train.texts) == [data.texts[i] for i in ids]
     assert train.targets.nnz > 0
+    sizes = Extent(len(data.texts), data.num_labels, 16, 8)
+    assert run.ledger.teacher_calls <= method.foreseen(sizes, run.budget)["teacher_calls"]
     for row, own in enumerate(ids):
         text = trials.documents[own]
         words = list(dict.fromkeys(text.split()[:3]))

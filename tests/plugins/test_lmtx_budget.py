@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from xmcbench.data.extent import Extent
 from xmcbench.engine import embedding_method
 from xmcbench.errors import XMCBenchError
 from xmcbench.teachers import NO, UNPARSED
@@ -99,6 +100,10 @@ def test_every_part_is_charged(trials: Trials) -> None:
     assert ledger.encoder_tokens == sum(read), "what the encoder read in stages that are charged"
     distinct = {pair for pairs in trials.asked for pair in pairs}
     assert ledger.teacher_calls == len(distinct)
+    sizes = Extent(len(trials.data.texts) - 3, trials.data.num_labels, 16, 8, documents=len(trials.data.texts))
+    assert (
+        ledger.teacher_calls <= method.foreseen(sizes, run.budget)["teacher_calls"] <= 5 * len(trials.data.texts) + 30
+    )
     assert {"prepare", "mine", "train", "index"} <= ledger.stage_seconds.keys()
 
 

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Exit, Option
 
-from xmcbench.cli.options import AllowIncomplete, DataDir, DatasetNames, EncoderName, Only, Sets, SuitePath, TableFormat
+from xmcbench.cli.options import (
+    AllowIncomplete,
+    DataDir,
+    DatasetNames,
+    EncoderName,
+    Only,
+    Sets,
+    StoreDir,
+    SuitePath,
+    TableFormat,
+)
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo
 
@@ -42,9 +52,16 @@ def plan(
     encoder: EncoderName = None,
     allow: AllowIncomplete = False,
     format: TableFormat = "table",
+    teacher_price: Annotated[
+        str | None,
+        Option(metavar="IN,OUT", help="Money per million tokens of a teacher's prompts and answers, as 0.15,0.60."),
+    ] = None,
+    store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
     """Predict operations, hours, memory and network traffic of each trial of a suite, without running any.
+
+    Trials that ask a teacher have a line with its calls, what the store knows of its answers, tokens and money.
 
     Exit code: 0 every trial fits into memory, budget and the suite's time limit; 1 a trial does not; 2 invalid input.
     """
@@ -55,6 +72,7 @@ def plan(
     from xmcbench.runs.plan import remarks, select
     from xmcbench.suite.resources import Share
     from xmcbench.suite.suite import load_suite
+    from xmcbench.teachers.costs import Price, teacher_costs
     from xmcbench.trial.budget import PassTooLargeError
 
     machine = replace(machine_called(accelerator), utilisation=utilisation)
@@ -76,6 +94,8 @@ def plan(
     echo(render_tables(_tables(plans, seeds, machine) if plans else [], format))
     steps = {(plan.trial.dataset, plan.trial.label): plan.ledger.steps for plan in plans}
     lines = {"follows from data and budget": asked.followed(trials), "note": remarks(trials, extents, steps)}
+    price = Price.parse(teacher_price) if teacher_price is not None else None
+    lines["note"] += teacher_costs(trials, extents, store, price)
     overlong = [reason for plan in plans if (reason := too_long(plan, asked.timeout))]
     for kind, texts in (*lines.items(), ("not planned", left_out), ("fails", failing), ("too long", overlong)):
         for text in texts:

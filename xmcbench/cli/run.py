@@ -210,10 +210,13 @@ def _tuning(tune: Tune, trials: Sequence[Trial], entries: Mapping[str, str]) -> 
 
 def print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
     """Print what each trial needs, the settings that follow, and what to expect of them."""
-    from xmcbench.runs.plan import remarks
+    from xmcbench.runs.plan import Action, remarks
+    from xmcbench.teachers.costs import teacher_costs
 
     trials, suite = [planned.trial for planned in plan], runner.suite
     notes = [*remarks(trials, runner.extents), *runner.predicted_failures(plan)]  # raises before anything is shown
+    todo = [planned.trial for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
+    notes += teacher_costs(todo, runner.extents, runner.store.root)
     if suite.tune:
         echo(_tuning(suite.tune, trials, {variant.label: variant.entry for variant in suite.variants}))
     rows = [

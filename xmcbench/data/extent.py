@@ -43,6 +43,7 @@ class Extent:
     query_percentiles: tuple[int, ...] = ()  # tokens of training queries, at 0 to 100 per cent
     labels_per_query: float = 1.0  # mean, of training queries
     head: float = 0.0  # share of the training queries that the most frequent label is right for
+    documents: int = 0  # training queries, also those without a label; 0: not known
 
     @property
     def dominated(self) -> bool:
@@ -76,6 +77,7 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
         counts.query_percentiles,
         counts.labels_per_train_query.mean,
         counts.train_queries_per_label.most / card.num_train,
+        card.num_train,
     )
 
 

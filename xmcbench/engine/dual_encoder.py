@@ -23,7 +23,7 @@ from xmcbench.data.dataset import Texts, TrainingData
 from xmcbench.data.extent import NAME_TOKENS, Extent
 from xmcbench.data.texts import TextSubset
 from xmcbench.engine.device import default_device
-from xmcbench.engine.encoders.settings import OWN, STATIC, EncoderConfig, Precision
+from xmcbench.engine.encoders.settings import MODULES, OWN, STATIC, EncoderConfig, Precision
 from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index, search_flops
 from xmcbench.errors import XMCBenchError, check_extra
 from xmcbench.files.arrays import sort_header
@@ -156,6 +156,17 @@ class DualEncoder(Method):
             limits["max_label_length"] = NAME_TOKENS
         stated = {name: limit for name, limit in limits.items() if limit is not None}
         return stated | super().following(given, data, budget)
+
+    def notes(self) -> list[str]:
+        """What a folder of sentence-transformers has of its own and the settings do not use."""
+        encoder = self.config.encoder
+        if encoder.pooling == "own" or encoder.name == STATIC or not (Path(encoder.place) / MODULES).is_file():
+            return []
+        from xmcbench.engine.encoders.own_modules import unused_modules  # imports torch
+
+        unused = unused_modules(Path(encoder.place), encoder)
+        own = f"encoder {encoder.name!r}: {' and '.join(unused)} of its folder are not used: pooling: own takes them"
+        return [own] if unused else []
 
     def check_machine(self) -> None:
         """Raises XMCBenchError if the encoder's package or folder is missing, its folder is plainly no encoder, or the

@@ -112,7 +112,7 @@ def remarks(
         counted = steps.get((trial.dataset, trial.label), spent.get("steps", 0))
         texts = [*_of_trial(trial, method, data, spent, counted)]
         parts = dict.fromkeys((method, method.encoder_training(trial.budget)[0]))
-        texts += [text for part in parts for text in _of_counts(part, data)]
+        texts += [text for part in parts for text in (*_of_counts(part, data), *part.notes())]
         for text in texts:
             labels.setdefault(f"{trial.dataset}: {text}", {})[trial.label] = None
         settings = frozenset[str]().union(*method.idle_parts(spent).values())

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,14 @@ class Asking:
     popen: Callable[..., subprocess.Popen[str]] = subprocess.Popen
 
 
+class Known(NamedTuple):
+    """How many of a teacher's answers a store holds, and the tokens of their prompts and of the answers."""
+
+    answers: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
 class JudgeMaker(ABC):
     """Makes the judges of one trial. A teacher names its maker: `Teacher.judge`."""
 
@@ -52,6 +60,11 @@ class JudgeMaker(ABC):
 
     def __init__(self, asking: Asking) -> None:
         self.asking = asking
+
+    @classmethod
+    def known(cls, store: Path, teacher: Teacher) -> Known:  # noqa: ARG003
+        """What `store` holds of a teacher's answers. It asks nobody, and writes nothing."""
+        return Known()
 
     @abstractmethod
     def judge(self, teacher: Teacher) -> Judge:

@@ -7,6 +7,7 @@ Legend: N document-label pairs or documents, M of them in one batch of answers.
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -161,6 +162,16 @@ class Teacher(ABC):
     def without_answer(self) -> str:
         """The latest reply without an answer, and the setting that may mend it, for an error message."""
         return ""
+
+    @property
+    def longest_document(self) -> float:
+        """About how many tokens of a document the teacher reads at most, for what is said before a run."""
+        return math.inf
+
+    @property
+    def pairs_per_prompt(self) -> int:
+        """Pairs of one document that share a prompt."""
+        return 1
 
     def identity(self) -> dict[str, Any]:
         """Everything that determines the answers, apart from the template and the texts. It must contain no secret."""

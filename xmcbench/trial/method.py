@@ -116,6 +116,10 @@ class Method(ABC):
         It is told before any trial runs.
         """
 
+    def notes(self) -> list[str]:
+        """What the settings leave unused of the files they name, a sentence each: told before any trial runs."""
+        return []
+
     def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
         """The method that trains the encoder, and its part of `budget`: `xmcbench plan` predicts their costs."""
         return self, budget

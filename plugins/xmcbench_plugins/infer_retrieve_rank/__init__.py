@@ -20,6 +20,7 @@ import scipy
 from pydantic import Field, field_validator
 
 from xmcbench import (
+    Budget,
     EmbeddingMethod,
     Method,
     MethodInfo,
@@ -97,6 +98,13 @@ class InferRetrieveRank(EmbeddingMethod):
     @classmethod
     def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
         return False
+
+    def foreseen(self, data: data.Extent, budget: Budget) -> dict[str, float]:
+        """The teacher's calls at most: it writes about each document, and judges a shortlist."""
+        config, documents = self.config, data.documents or data.queries
+        calls = min(documents, config.documents or documents) * (1 + min(config.shortlist, data.labels))
+        limit = calls if budget.teacher_calls is None else budget.teacher_calls
+        return {**super().foreseen(data, budget), "teacher_calls": min(calls, limit)}
 
     def fit(self, train: data.TrainingData, run: Run) -> None:
         ids = np.sort(run.rng("documents").permutation(len(train.texts))[: self.config.documents])

@@ -19,6 +19,7 @@ import scipy
 from pydantic import Field
 
 from xmcbench import (
+    Budget,
     Choice,
     ChosenBy,
     EmbeddingMethod,
@@ -139,6 +140,14 @@ class LMTX(EmbeddingMethod):
     @classmethod
     def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
         return False
+
+    def foreseen(self, data: data.Extent, budget: Budget) -> dict[str, float]:
+        """The teacher's calls at most: a shortlist of each document in each cycle, and the development documents."""
+        config, documents = self.config, data.documents or data.queries
+        judged = min(documents, config.documents or documents) * min(config.shortlist, data.labels)
+        calls = config.cycles * (judged + min(documents, config.development))
+        limit = calls if budget.teacher_calls is None else budget.teacher_calls
+        return {**super().foreseen(data, budget), "teacher_calls": min(calls, limit)}
 
     def fit(self, train: data.TrainingData, run: Run) -> None:
         documents, cycles = self._documents(train, run), Cycles(run)

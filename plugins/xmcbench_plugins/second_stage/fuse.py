@@ -135,6 +135,9 @@ class Fuse(Method):
     def skip(self, card: data.DatasetCard) -> str | None:
         return next((f"{part.name}: {reason}" for part in self.parts if (reason := part.skip(card))), None)
 
+    def notes(self) -> list[str]:
+        return [note for part in self.parts for note in part.notes()]
+
     def check_machine(self) -> None:
         for part in self.parts:
             part.check_machine()

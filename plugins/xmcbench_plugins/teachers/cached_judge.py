@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -25,14 +26,14 @@ from xmcbench.data.dataset import Texts
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.network import allow_network
 from xmcbench.plugins.hookspecs import hookimpl
-from xmcbench.teachers.judges import Asking, JudgeMaker
+from xmcbench.teachers.judges import Asking, JudgeMaker, Known
 from xmcbench.teachers.teacher import CUT, REFUSED, Answers, Pairs, Replies, Teacher, TeacherError, has_answer
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.run import NO, UNASKED, UNPARSED, YES, Judge, Judgements, Progress
 from xmcbench.trial.splitmix64 import mix
 from xmcbench.trial.store import StoreError
 from xmcbench_plugins.teachers.charged_pairs import UNANSWERED, ChargedPairs
-from xmcbench_plugins.teachers.database import LOCKS, JudgementStore
+from xmcbench_plugins.teachers.database import FILE, LOCKS, JudgementStore
 from xmcbench_plugins.teachers.subprocess_teacher import SubprocessTeacher
 
 FIRST = 32  # questions of the first batch: until one is answered, nobody knows whether replies can be read
@@ -331,6 +332,17 @@ class CachedJudges(JudgeMaker):
     def __init__(self, asking: Asking) -> None:
         super().__init__(asking)
         self._judges: list[CachedJudge] = []
+
+    @classmethod
+    def known(cls, store: Path, teacher: Teacher) -> Known:
+        """What the file of answers holds; where there is none, none is made."""
+        if not (store / FILE).is_file():
+            return Known()
+        answers = JudgementStore(store)
+        try:
+            return Known(*answers.known(teacher.identity(), teacher.template))
+        finally:
+            answers.close()
 
     def judge(self, teacher: Teacher) -> Judge:
         """A judge that asks the teacher. Making it asks nothing and loads nothing."""

@@ -75,6 +75,10 @@ class CausalModel(Teacher):
         folder = Path(self.config.model)
         return {**super().identity(), "model": _content(folder) if folder.is_dir() else self.config.model}
 
+    @property
+    def longest_document(self) -> float:
+        return self.config.document_tokens
+
     def reads(self, document: str) -> str:
         return self._cut(document)
 

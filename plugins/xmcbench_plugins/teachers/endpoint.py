@@ -39,6 +39,7 @@ from xmcbench_plugins.teachers.refusals import (
 )
 
 T = TypeVar("T")
+TOKENS_OF_A_WORD = 4 / 3  # about, of English
 NO_KEY = "none"  # sent to a server that needs no key
 RESERVED = ("messages", "model", "n", "stream")  # fields that the harness writes or relies on
 
@@ -153,6 +154,14 @@ class Endpoint(Teacher):
 
     def reads(self, document: str) -> str:
         return first_words(document, self.config.max_words)
+
+    @property
+    def longest_document(self) -> float:
+        return TOKENS_OF_A_WORD * self.config.max_words
+
+    @property
+    def pairs_per_prompt(self) -> int:
+        return self._per_prompt
 
     @property
     def without_answer(self) -> str:

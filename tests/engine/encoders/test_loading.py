@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from toy import save_small_encoder, toy_data
-from transformers import AutoModel, AutoModelForMaskedLM
+from transformers import AutoModel, AutoModelForMaskedLM, DebertaV2Config
 
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import TransformerEncoder
@@ -174,3 +174,17 @@ def test_a_folder_of_adapters_fetches_no_model(tmp_path: Path) -> None:
 
 def test_a_model_of_the_hub_is_named_so() -> None:
     assert place_of("hub:sentence-transformers/all-MiniLM-L6-v2") == "sentence-transformers/all-MiniLM-L6-v2"
+
+
+def test_the_operations_of_vectors_of_places_are_counted(whole: Path, tmp_path: Path) -> None:
+    """DeBERTa gives its modules a part of a weight; torch's counter failed there, and no DeBERTa could be trained."""
+    shutil.copytree(whole, tmp_path / "mine")
+    (tmp_path / "mine" / WEIGHTS).unlink()
+    table = load_file(whole / WEIGHTS)["embeddings.word_embeddings.weight"]
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    places = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "max_position_embeddings": 32}
+    config = DebertaV2Config(vocab_size=len(table), **sizes, **places)
+    AutoModel.from_config(config).save_pretrained(tmp_path / "mine")
+    encoder = TransformerEncoder.build(EncoderConfig(name=str(tmp_path / "mine")), [], 0, tmp_path)
+    assert encoder.flops.linear > 0
+    assert all(weight.requires_grad for weight in encoder.parameters())

@@ -114,6 +114,22 @@ def test_what_is_not_known_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
+def test_a_note_names_what_is_not_used(small_encoder: str, tmp_path: Path) -> None:
+    def notes(folder: str, **settings: Any) -> list[str]:
+        return Plain(Plain.Config.model_validate({"encoder": {"name": folder, **settings}})).notes()
+
+    given = {"query_prefix": "mine: ", "label_prefix": "mine: "}
+    folder = saved(small_encoder, tmp_path / "dense", "max", dense=DENSE)
+    told = f"encoder {folder!r}: {{}} of its folder are not used: pooling: own takes them"
+    assert notes(folder) == [told.format("the pooling max and the layers Dense and the prompts 'ba be: ', 'do: '")]
+    assert notes(folder, **given) == [told.format("the pooling max and the layers Dense")]
+    assert not notes(folder, pooling="own")
+    assert not notes(small_encoder)
+    plain = saved(small_encoder, tmp_path / "plain", "mean", unit=True)
+    assert not notes(plain, **given)
+    assert "the pooling mean of its folder" in notes(plain, pooling="cls", **given)[0]
+
+
 def test_a_folder_of_transformers_has_no_modules_of_its_own(small_encoder: str) -> None:
     with pytest.raises(XMCBenchError, match="needs a folder of sentence-transformers: found no modules"):
         own(small_encoder)

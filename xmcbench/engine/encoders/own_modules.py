@@ -18,12 +18,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from xmcbench.engine.encoders.settings import MODULES, SETTINGS, WEIGHTS
+from xmcbench.engine.encoders.settings import MODULES, SETTINGS, WEIGHTS, EncoderConfig
 from xmcbench.errors import XMCBenchError, shown, suggest
 
 PROMPTS = "config_sentence_transformers.json"  # in a folder of sentence-transformers
 OWN = "own_modules.json"  # in a folder that `OwnModules.save` wrote
 LIBRARY = "sentence_transformers."
+PREFIXES = {"query": "query_prefix", "document": "label_prefix"}  # the settings in place of prompts
 LABEL_PROMPTS = ("document", "passage", "corpus")  # the first that there is, as in `encode_document`
 
 
@@ -59,6 +60,20 @@ def saved_prompts(directory: Path) -> dict[str, str]:
     default = prompts.get(settings.get("default_prompt_name"), "")
     of_labels = (prompts[name] for name in LABEL_PROMPTS if name in prompts)
     return {"query": str(prompts.get("query", default)), "document": str(next(of_labels, default))}
+
+
+def unused_modules(directory: Path, config: EncoderConfig) -> list[str]:
+    """What sentence-transformers does with the folder beyond what the settings say, in words. Raises XMCBenchError."""
+    modules, prompts = saved_modules(directory)[1:], saved_prompts(directory)
+    kinds = [module.kind for module in modules]
+    found = [kind for kind in dict.fromkeys(kinds) if kind not in ("Pooling", "Normalize")]
+    layers = [f"the layers {', '.join(found)}"] if found else []
+    modes = [
+        mode for module in modules if module.kind == "Pooling" for mode in Pooling(directory / module.folder).modes
+    ]
+    pooling = [f"the pooling {'+'.join(modes)}"] if modes and modes != [config.pooling] else []
+    lost = [text for kind, text in prompts.items() if text and not getattr(config, PREFIXES[kind])]
+    return pooling + layers + ([f"the prompts {', '.join(map(shown, lost))}"] if lost else [])
 
 
 class OwnModules(nn.Module):

@@ -5,7 +5,8 @@ Legend: N texts, M texts of a micro-batch, W tokens of the longest text, H hidde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -219,8 +220,11 @@ class TransformerEncoder(Encoder):
             ids_MW = torch.full((1, tokens), self.tokenizer.pad_id + 1, device=device)
             # Plain attention: the counter does not know every fused one. Without dropout nothing is drawn.
             plain = torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH), evaluating(self)
-            aside = torch.no_grad(), by_formula(), uncounted()
-            with plain[0], plain[1], plain[2], aside[0], aside[1], aside[2], FlopCounterMode(display=False) as counter:
+            aside = torch.no_grad(), by_formula(), uncounted(), _frozen(self)
+            with ExitStack() as stack:
+                for context in (*plain, *aside):
+                    stack.enter_context(context)
+                counter = stack.enter_context(FlopCounterMode(display=False))
                 self(ids_MW)
             counts.append(counter.get_total_flops())
         square = (counts[2] - 2 * counts[1] + counts[0]) // 2
@@ -247,6 +251,20 @@ class TransformerEncoder(Encoder):
         modes = {key: mode == self.config.pooling for mode, key in OLD_MODES.items()}
         pooling = {"word_embedding_dimension": self.dimension, **modes}
         return [transformer, SentenceModule("Pooling", "1_Pooling", {SETTINGS: pooling})]
+
+
+@contextmanager
+def _frozen(encoder: nn.Module) -> Iterator[None]:
+    """No weight has a gradient in the block: torch's counter fails on a part of a weight that is given to a module, as
+    DeBERTa's vectors of places are."""
+    trained = [weight for weight in encoder.parameters() if weight.requires_grad]
+    try:
+        for weight in trained:
+            weight.requires_grad_(False)
+        yield
+    finally:
+        for weight in trained:
+            weight.requires_grad_(True)
 
 
 def attention() -> str | None:

@@ -1,0 +1,89 @@
+"""What trials will ask of teachers, told before they run: calls, answers that the store holds, tokens and money."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from xmcbench.data.extent import Extent
+from xmcbench.data.lengths import WORD_PIECES
+from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.registry import registry
+from xmcbench.teachers.judges import Known
+from xmcbench.teachers.teacher import Teacher
+from xmcbench.trial.method import build_method
+from xmcbench.trial.trial import Trial
+
+WORD = 2  # tokens of an answer of one word, with what ends it
+MILLION = 10**6
+
+
+class Price(NamedTuple):
+    """Money for a million tokens of prompts, and of answers."""
+
+    prompts: float
+    answers: float
+
+    @classmethod
+    def parse(cls, text: str) -> Price:
+        """The price in a text such as `0.15,0.60`. Raises XMCBenchError."""
+        try:
+            prompts, answers = map(float, text.split(","))
+        except ValueError:
+            prompts = answers = -1.0
+        if not (0 <= prompts < np.inf and 0 <= answers < np.inf):
+            raise XMCBenchError(
+                f"--teacher-price: found {text!r}, expected two prices of a million tokens, of prompts and of answers, "
+                "as 0.15,0.60"
+            )
+        return cls(prompts, answers)
+
+
+def teacher_costs(
+    trials: Sequence[Trial], extents: Mapping[str, Extent | None], store: Path, price: Price | None = None
+) -> list[str]:
+    """A line for each method and dataset whose trials ask a teacher that is not simulated."""
+    seeds = Counter((trial.dataset, trial.label) for trial in trials)
+    first = {(trial.dataset, trial.label): trial for trial in reversed(trials)}
+    lines = []
+    for place, trial in reversed(first.items()):
+        method, data = build_method(trial), extents.get(trial.dataset)
+        configs = [value for _, value in method.config if isinstance(value, Teacher.Config)]
+        calls = int(method.foreseen(data, trial.budget).get("teacher_calls", 0)) if data and configs else 0
+        if data is None or not calls:
+            continue
+        teacher: Teacher = registry().thing("teacher", configs[0].name)(configs[0])
+        if teacher.simulated:
+            continue
+        known = registry().thing("judge", teacher.judge).known(store, teacher)
+        lines.append(f"{trial.label} on {trial.dataset}: {_costs(teacher, calls, seeds[place], known, data, price)}")
+    return lines
+
+
+def _costs(teacher: Teacher, calls: int, seeds: int, known: Known, data: Extent, price: Price | None) -> str:
+    """What `seeds` trials with `calls` questions each ask, and what that costs where the store answers none of them."""
+    prompts, answers = _tokens(teacher, known, data)
+    total = seeds * calls
+    trials = f" in each of {seeds} trials ({total:,} in all)" if seeds > 1 else ""
+    thoughts = "" if known.answers else ", thoughts not counted"
+    tokens = f"about {total * prompts:,.0f} tokens of prompts and {total * answers:,.0f} of answers{thoughts}"
+    held = f"of its answers the store holds {known.answers:,}, which are not asked for again" if known.answers else ""
+    money = ""
+    if price is not None:
+        spent = (total * prompts * price.prompts + total * answers * price.answers) / MILLION
+        money = f"which cost about {spent:,.2f} at {price.prompts:g} and {price.answers:g} a million"
+    return "; ".join(filter(None, (f"asks {teacher.title} at most {calls:,} times{trials}: {tokens}", money, held)))
+
+
+def _tokens(teacher: Teacher, known: Known, data: Extent) -> tuple[float, float]:
+    """About the tokens of a pair's prompt and of its answer: those of the store's answers, where there are some."""
+    if known.answers:
+        return known.prompt_tokens / known.answers, known.completion_tokens / known.answers
+    lengths = np.array(data.query_percentiles or [data.query_tokens])
+    document = float(lengths.clip(max=teacher.longest_document).mean())
+    around = WORD_PIECES * len(teacher.template.split())
+    return (around + document) / teacher.pairs_per_prompt + data.label_tokens, WORD
