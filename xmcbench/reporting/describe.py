@@ -199,6 +199,16 @@ def reproducing_suite(record: Record) -> str:
     return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)
 
 
+def _refit(record: Record) -> str:
+    """That the model was trained anew on all training queries, for how long, and what the first training took."""
+    if record.trial.selection is None or not record.trial.selection.refit:
+        return ""
+    share, first = record.spent.get("chosen_at"), record.spent.get("choice", {})
+    length = "" if share is None else f" with {share:.0%} of the budget"
+    took = f", after a training of {first['device_seconds']:.0f} device seconds" if "device_seconds" in first else ""
+    return f"; then trained anew on all training queries{length}{took}"
+
+
 def _trial(record: Record) -> dict[str, Any]:
     trial, held = record.trial, record.trial.selection
     patience = f", training ends after {held.patience} without a rise" if held and held.patience else ""
@@ -211,7 +221,8 @@ def _trial(record: Record) -> dict[str, Any]:
         "track": trial.track,
         "seed": trial.seed,
         "budget": budget_text(trial.budget.limits()),
-        "selection": held and f"{held.queries:,} queries held out, {held.metric}, {held.evaluations} times{patience}",
+        "selection": held
+        and f"{held.queries:,} queries held out, {held.metric}, {held.evaluations} times{patience}{_refit(record)}",
         "suite": record.suite,
     }
 

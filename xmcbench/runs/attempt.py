@@ -5,6 +5,7 @@ The method sees training data and test texts only. Test targets are loaded after
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import subprocess
@@ -31,6 +32,7 @@ from xmcbench.engine.flops import charged_to_open_stages
 from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import check_predictions, find_evaluators, truth_hash
 from xmcbench.evaluation.evaluator import score_predictions
+from xmcbench.files.atomic import atomic_write
 from xmcbench.runs.file_guard import BrokenContractError, Sandbox
 from xmcbench.runs.held_out import Answers, Judge
 from xmcbench.runs.job import Job, WorkerRank, log_tail, now
@@ -38,8 +40,8 @@ from xmcbench.runs.predicting import FreshProcess, Sample, predict_test, untrain
 from xmcbench.runs.saved_model import file_states, load_model, restore_log, same_training, save_model, saved_model
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.judges import AnnotatedDataset, Asking, Judges
-from xmcbench.trial.budget import Ledger, forget_peak_memory, memory_taken, peak_memory
-from xmcbench.trial.facts import Choice, ChosenBy
+from xmcbench.trial.budget import Budget, Ledger, forget_peak_memory, memory_taken, peak_memory
+from xmcbench.trial.facts import Choice, ChosenBy, chosen_share
 from xmcbench.trial.meter import IMPORT_SECONDS, children_cpu_seconds, metering, uncharged_work
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.predictions import Predictions
@@ -51,6 +53,9 @@ from xmcbench.trial.store import HELD_OUT, PREDICTIONS, RESAMPLED, Store
 from xmcbench.trial.trial import Selection
 
 LONGEST_NAME, LONGEST_MESSAGE = 200, 10_000  # characters of an exception's class and message in a record
+LENGTH = "length.json"  # in the checkpoint's folder: how long the training that is repeated on all queries takes
+SPENT = ("epochs", "steps", "encoder_tokens", "flops", "device_seconds")  # noted of the training that chose the length
+SHORTEST = 0.01  # share of the budget
 MOST_SCORES = 20  # times the evaluations that a suite asks for: a method may have reasons of its own for some more
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
 _import_seconds: dict[str, float] = {}  # by late module; a forked process has those of its parent
@@ -74,6 +79,7 @@ class Attempt:
         self.sandbox = Sandbox(self.job, self.worker.own_thread)
         self.store = Store(self.job.store)
         self.directory = self.job.directory
+        self.choice: dict[str, Any] = {}  # of the length of training, with `refit`
         self.answers = Answers(self.job.trial.selection.metric if self.job.trial.selection else "")
         self._reported = "", 0.0, 0  # stage, clock and length of the curve at the last report
 
@@ -102,6 +108,13 @@ class Attempt:
         if why_not_recordable(spent, self.log.curve):  # the trial failed for it
             spent, self.log.curve[:] = {}, []
         noted: dict[str, Any] = {"ended": self.log.ended} if self.log.ended else {}
+        curve = self.log.curve
+        if self.choice:
+            curve, noted["chosen_at"], noted["choice"] = (
+                self.choice["curve"],
+                self.choice["share"],
+                self.choice["spent"],
+            )
         noted |= {} if self.log.chosen_at is None else {"chosen_at": self.log.chosen_at}
         noted |= {"cut_queries": self.log.cut_queries} if self.log.cut_queries > MUCH_CUT else {}
         if peaks := [*ledger.worker_device_bytes, *filter(None, [device_peak_memory()])]:
@@ -114,7 +127,7 @@ class Attempt:
             spent={**spent, **noted, **self.measured},
             workers=self.worker.size,
             checks=self.sandbox.checks,
-            curve=self.log.curve,
+            curve=curve,
             teacher=", ".join(teacher.described for teacher in self.teachers),
             simulated_teacher=any(teacher.simulated for teacher in self.teachers),
             selection_split=held_out or self.log.chosen_by,
@@ -155,7 +168,10 @@ def perform(attempt: Attempt) -> Record | None:
     fresh = FreshProcess(partial(build_method, trial)) if forks else None
     held_out = None
     if shared is None:
-        held_out = fit(attempt, method, attempt.dataset().training_data())
+        train, selection, budget = attempt.dataset().training_data(), trial.selection, trial.budget
+        if selection is not None and selection.refit and not trial.held_out_only:
+            budget, selection = budget.times(choose_length(attempt, train)), None
+        held_out = fit(attempt, method, train, selection, budget)
     else:
         load_model(method, saved_model(shared, store))
         restore_log(shared, attempt.log)
@@ -188,7 +204,7 @@ def training_run(attempt: Attempt, train: TrainingData, rows: np.ndarray, **more
     checkpoint = attempt.directory / "checkpoint"
     checkpoint.mkdir(parents=True, exist_ok=True)
     fields = {"log": attempt.log, "report": attempt.report, "exchange": attempt.worker.exchange, **more}
-    run = Run(trial.seed, trial.budget.model_copy(), checkpoint, job.cache, **fields)
+    run = Run(trial.seed, fields.pop("budget", trial.budget).model_copy(), checkpoint, job.cache, **fields)
     annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, job.data, job.cache)
     popen = partial(attempt.sandbox.outside, subprocess.Popen)  # a simulated teacher opens the whole dataset
     asking = Asking(run, job.store, annotated, train.texts, rows, train.label_texts, popen)
@@ -196,16 +212,45 @@ def training_run(attempt: Attempt, train: TrainingData, rows: np.ndarray, **more
         yield replace(run, judge=judges)
 
 
-def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None:
+def choose_length(attempt: Attempt, train: TrainingData) -> float:
+    """Train on all but the held-out queries; the share of the budget after which their best evaluation came.
+
+    The curve and what this spent stay in `attempt.choice`. A run that is killed later finds them in the checkpoint's
+    folder, which then holds nothing else of this training.
+    """
+    trial, folder, exchange = attempt.job.trial, attempt.directory / "checkpoint", attempt.worker.exchange
+    assert trial.selection is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    if exchange:
+        exchange.download()
+    if not (folder / LENGTH).exists():
+        fit(attempt, build_method(trial), train, trial.selection, trial.budget)
+        log = attempt.log
+        share = chosen_share(log.curve, trial.selection.metric, log.chosen_at)
+        spent = {name: log.ledger.spent(name) for name in SPENT if name not in log.ledger.not_counted}
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        with atomic_write(folder / LENGTH) as file:
+            file.write(json.dumps({"share": share, "curve": log.curve, "spent": spent}).encode())
+        if exchange:
+            exchange.upload()
+    attempt.choice = json.loads((folder / LENGTH).read_bytes())
+    attempt.log = TrainingLog()
+    return max(SHORTEST, float(attempt.choice["share"]))
+
+
+def fit(
+    attempt: Attempt, method: Method, train: TrainingData, selection: Selection | None, budget: Budget
+) -> HeldOut | None:
     """Fit the method, and check what it charged. Returns the held-out queries, if any."""
     job, trial, worker = attempt.job, attempt.job.trial, attempt.worker
     held_out, rows, answers = None, np.arange(len(train.texts)), attempt.answers
-    if trial.selection:
-        held_out, train, rows = hold_out(train, trial.selection, trial.seed, job.metrics, answers)
+    if selection:
+        held_out, train, rows = hold_out(train, selection, trial.seed, job.metrics, answers)
     if trial.track == "zero-shot":
         train = train.unannotated(method.name)
     settings = method.config.model_dump(mode="json")
-    with training_run(attempt, train, rows, held_out=held_out) as run:
+    with training_run(attempt, train, rows, held_out=held_out, budget=budget) as run:
         if run.exchange:
             run.exchange.download()
         attempt.enter("fit")
@@ -234,7 +279,7 @@ def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None
             "they choose a checkpoint, and nothing is trained on them"
         )
     problem = why_not_recordable(log.ledger.as_dict(), log.curve)
-    if problem or (problem := uncharged_work(meter, log.ledger, trial.budget, train.num_labels, len(log.curve))):
+    if problem or (problem := uncharged_work(meter, log.ledger, budget, train.num_labels, len(log.curve))):
         raise BrokenContractError(problem)
     if method.config.model_dump(mode="json") != settings:
         raise BrokenContractError("fit changed the method's settings: the record would name other settings")

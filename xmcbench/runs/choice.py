@@ -31,7 +31,7 @@ from xmcbench.runs.tuning import Search, choose, journal_path, quality, run_in_o
 from xmcbench.suite.expansion import Variant
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.budget import Budget, PassTooLargeError
-from xmcbench.trial.facts import Choice, ChosenBy
+from xmcbench.trial.facts import Choice, ChosenBy, chosen_share
 from xmcbench.trial.method import build_method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import SCORED, Record
@@ -140,12 +140,7 @@ def seconds_of(record: Record) -> float:
 
 def best_share(record: Record, metric: str) -> float:
     """The share of the budget at which the best evaluation of a training was; 1 where there was no other."""
-    if (noted := record.spent.get("chosen_at")) is not None:
-        return float(noted)
-    points = [point for point in record.curve if metric in point]
-    if len(points) < 2:
-        return 1.0
-    return min(1.0, max(points, key=lambda point: point[metric])["fraction"])
+    return chosen_share(record.curve, metric, record.spent.get("chosen_at"))
 
 
 class Choosing:

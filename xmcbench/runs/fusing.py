@@ -71,9 +71,10 @@ def _held_out_by_all(records: Sequence[Record], dataset: Dataset) -> np.ndarray:
         trial = record.trial
         if isinstance(trial.budget, UnknownBudget):
             raise XMCBenchError(f"fuse: {trial.label} has no model to ask about held-out queries: use reciprocal-ranks")
-        if trial.selection is None:
+        if trial.selection is None or not trial.unseen_queries:
             raise XMCBenchError(
-                f"fuse: {trial.label} held out no training queries: run it with `selection`, or use reciprocal-ranks"
+                f"fuse: {trial.label} was trained on all training queries: run it with `selection` and without its "
+                "`refit`, or use reciprocal-ranks"
             )
         rows.append(held_out_rows(trial.selection, trial.seed, total)[0])
     common: np.ndarray = reduce(np.intersect1d, rows)

@@ -71,11 +71,12 @@ class Suite(SuiteFile):
         return [f"{', '.join(names)} on {dataset}: {text}" for (dataset, text), names in labels.items()]
 
     def needs(self, trial: Trial, share: Share) -> Needs:
-        """The resources of a trial; `share` comes before the suite's. A method for one worker has one."""
+        """The resources of a trial; `share` comes before the suite's. A method for one worker, and a refit, has one."""
         needs, method = self.resources.of(trial, share), registry().method(trial.method).thing
         if needs.gpus is None and not method.uses_gpu:
             needs = replace(needs, gpus=0.0)
-        return needs if method.many_workers else replace(needs, workers=1, min_workers=1)
+        alone = not method.many_workers or (trial.selection is not None and trial.selection.refit)
+        return needs if not alone else replace(needs, workers=1, min_workers=1)
 
 
 def load_suite(

@@ -49,6 +49,17 @@ def is_flat(curve: Sequence[Mapping[str, float]], metric: str, patience: int | N
     return patience is not None and bool(values) and len(values) - 1 - values.index(max(values)) >= patience
 
 
+def chosen_share(curve: Sequence[Mapping[str, float]], metric: str, noted: float | None = None) -> float:
+    """The share of the budget after which the best weights by `metric` were evaluated; 1 where nothing was to choose.
+
+    `noted` is what the method says itself, where its curve does not show it.
+    """
+    points = [point for point in curve if metric in point]
+    if noted is not None or len(points) < 2:
+        return 1.0 if noted is None else noted
+    return min(1.0, max(points, key=lambda point: point[metric]).get("fraction", 1.0))
+
+
 def why_ended(spent: Mapping[str, Any]) -> Ended | None:
     """Why the training with this ledger ended before its budget was spent; None where no reason is noted."""
     if noted := spent.get("ended"):

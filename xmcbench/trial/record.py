@@ -36,6 +36,7 @@ _SPENT = {name: kind for name, kind in get_type_hints(Ledger, include_extras=Tru
     "cut_queries": Fraction,  # share of the training queries that are as long as a text may be
     "alike_texts": Fraction,  # share of the queries or labels, the larger, that have the tokens of another text
     "chosen_at": Fraction,  # share of the budget after which the chosen weights were evaluated, if the curve lacks it
+    "choice": dict[str, Amount],  # what the training spent that chose how long to train, with `refit`
     "ended": RecordedEnd,  # why training ended before its budget was spent
     "device_seconds": Amount,
     "flops": Count,

@@ -33,6 +33,13 @@ class Selection(Frozen):
         exclude_if=not_,  # keys and records are those of selections that know none
         description="training ends when the metric has not risen for this many evaluations; null: with the budget",
     )
+    refit: bool = Field(
+        default=False,
+        exclude_if=not_,
+        description="the held-out queries choose only how long to train: the model is then trained anew on all "
+        "training queries, with the share of the budget after which the best evaluation came. What the first training "
+        "spent is recorded beside the budget (`choice`)",
+    )
 
 
 class Trial(Frozen):
@@ -65,6 +72,11 @@ class Trial(Frozen):
     def changed(self, **changes: Any) -> Trial:
         """A trial with these fields changed. Unlike `model_copy` it does not keep this trial's cached key."""
         return Trial.model_validate({**self.model_dump(), **changes})
+
+    @property
+    def unseen_queries(self) -> int:
+        """The number of training queries that the model which predicts was not trained on."""
+        return self.selection.queries if self.selection is not None and not self.selection.refit else 0
 
     @cached_property
     def key(self) -> str:

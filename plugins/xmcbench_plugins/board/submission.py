@@ -49,7 +49,7 @@ def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
     labels, steps = record.spent.get("pool_labels", 0), record.spent.get("steps", 0)
     if labels > steps * dataset.card.num_labels:
         yield f"its {steps:,} steps scored {labels:,} labels, {name} has {dataset.card.num_labels:,}"
-    rows = dataset.card.num_train - (record.trial.selection.queries if record.trial.selection else 0)
+    rows = dataset.card.num_train - record.trial.unseen_queries
     seen, stated = record.spent.get("queries", 0), record.spent.get("epochs", 0.0) * rows
     if not stated / EPOCHS - 1 <= seen <= EPOCHS * stated + 1:
         yield f"it saw {seen:,} training queries in {record.spent.get('epochs', 0):g} epochs of {rows:,}"
