@@ -112,7 +112,10 @@ def test_what_cannot_be_fused_is_one_line(
 def test_rules_need_queries_that_every_trial_held_out(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     bench.run(bench.suite({"all": {"method": "fake-ok"}}), debug=True)
     line = refused(bench, capsys, "ok", "all", "--rule", "weighted")
-    assert line.endswith("all was trained on all training queries: run it with `selection` and without its `refit`, or use reciprocal-ranks")
+    assert line.endswith(
+        "all was trained on all training queries: run it with `selection` and without its `refit`, or use "
+        "reciprocal-ranks"
+    )
     few = {"queries": 1, "evaluations": 1}
     bench.run(bench.suite({"one": {"method": "fake-ok"}}, selection=few, seeds=[0]), debug=True)
     bench.run(bench.suite({"two": {"method": "fake-ok"}}, selection=few, seeds=[1]), debug=True)

@@ -210,7 +210,7 @@ def show(
     samples: Annotated[int, Option(help="Training queries to show with their labels.", min=0)] = 3,
     figures: Annotated[Path | None, Option(help="Folder for a figure of the label distribution.")] = None,
 ) -> None:
-    """Show sizes, statistics, sample rows and content hash of a dataset."""
+    """Show what will hurt, the worst first, then sizes, statistics, sample rows and content hash of a dataset."""
     from xmcbench.data.extent import extent
     from xmcbench.data.importing.write import report_of
     from xmcbench.data.prepared import Spread, default_cache_dir, find_source, load, prepared_directory, read_statistics
@@ -224,9 +224,9 @@ def show(
         lengths = json.loads(path.read_bytes()).items()
         rows += [(f"tokens per {kind} ({path.stem})", _spread(Spread(**spread))) for kind, spread in lengths]
     rows += [("content hash", dataset.card.content_hash), ("prepared copy", str(directory))]
-    echo(listing(rows, [dataset.card.name, ""]))
-    echo()
     say(report_of(dataset, data / name))
+    echo()
+    echo(listing(rows, [dataset.card.name, ""]))
     for query in range(min(samples, dataset.card.num_train)):
         echo(f"\ntraining query {query}: {_short(dataset.train.texts[query])}")
         labels = dataset.train.targets[[query]].indices

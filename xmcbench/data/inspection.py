@@ -97,6 +97,12 @@ class Kind(StrEnum):
     REPLACED_CHARACTERS = "replaced characters"
     TWICE_ENCODED = "twice encoded"
     LONGEST = "longest"
+    # Of both splits together.
+    NEAR_DUPLICATES = "near duplicates"  # test rows whose words are nearly those of a training row
+    WITHOUT_WORD = "without word"  # test rows without a word of the training rows
+    MOST_FREQUENT = "most frequent"  # the label with most training rows
+    CEILING = "ceiling"  # of P@5
+    SMALLEST_DIFFERENCE = "smallest difference"  # that the test split can show
     # Of the label texts.
     LIST_PIECES = "list pieces"
     SAME_LABEL = "same label"

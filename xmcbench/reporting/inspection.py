@@ -230,11 +230,47 @@ _sentence(
 )
 _sentence(Kind.LONGEST, lambda f: f"the longest text has {f.count:,} words and {f.total:,} characters: {f.example!r}")
 _sentence(
+    Kind.NEAR_DUPLICATES,
+    lambda f: (
+        f"{_share(f, 'test rows')} have nearly the words of a training row (cosine over 0.8){_example(f)}: methods "
+        "that look up neighbours score higher on them than on new texts"
+    ),
+    "a split by time, source or group keeps such rows together",
+)
+_sentence(
+    Kind.WITHOUT_WORD,
+    lambda f: f"{_share(f, 'test rows')} have no word that a training row has{_example(f)}",
+    "methods that compare words answer them alike; an encoder, or `characters: [3, 5]`, may read them",
+)
+_sentence(
+    Kind.MOST_FREQUENT,
+    lambda f: f"the most frequent label, {f.example!r}, is right for {f.count / f.total:.0%} of the training rows",
+    lambda f: (
+        "compare with `popular`, and read PSP@k and metrics of rare labels beside P@1"
+        if f.severity is Severity.DOUBT
+        else ""
+    ),
+)
+_sentence(
+    Kind.CEILING,
+    lambda f: f"test rows have {f.names[0]} labels on average and at most {f.count:,}: P@5 cannot exceed {f.names[1]}",
+    "read R@k or nDCG@k",
+)
+_sentence(
+    Kind.SMALLEST_DIFFERENCE,
+    lambda f: (
+        f"{f.total:,} test rows show differences in P@1 from about {f.names[0]} points on (80 % power, methods that "
+        "differ on three rows of ten)"
+    ),
+    lambda f: "a larger test split shows smaller ones" if f.severity is Severity.DOUBT else "",
+)
+_sentence(
     Kind.SAME_LABEL,
     lambda f: (
         f"{_share(f, 'labels')} share their text with another one{_example(f)}: a method that reads label texts cannot "
         "tell them apart"
     ),
+    "give each a text of its own, or join them before the import",
 )
 _sentence(
     Kind.NEARLY_SAME_LABEL,
@@ -242,6 +278,7 @@ _sentence(
         f"{_share(f, 'labels')} differ from another one in case, blanks or the form of accents alone, such as "
         f"{' and '.join(map(repr, f.names))}"
     ),
+    "where they mean the same, join them before the import",
 )
 _sentence(Kind.NUMBER_LABELS, lambda f: _labels(f, "are numbers"), "--label-texts gives labels their names")
 _sentence(Kind.CODE_LABELS, lambda f: _labels(f, "look like codes"), "--label-texts gives labels their names")

@@ -23,6 +23,7 @@ from xmcbench.data.importing.read import Read
 from xmcbench.data.importing.rows import Row
 from xmcbench.data.inspection import Content, Imported, Kind, Report, Severity, inspect, inspect_dataset
 from xmcbench.data.source import LONGEST_NAME, Draft, FolderSource
+from xmcbench.data.split_inspection import inspect_splits
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown, suggest
 from xmcbench.files.atomic import atomic_directory, beside
 from xmcbench.files.regular import read_regular
@@ -179,6 +180,7 @@ def report_of(dataset: Dataset, folder: Path) -> Report:
     """
     report = Report()
     inspect_dataset(dataset, report)
+    inspect_splits(dataset, report)
     if not folder.is_dir():
         return report
     if unread := formats.unread_files(folder):
