@@ -10,8 +10,12 @@ import yaml
 from commands import call
 from fakes.bench import Bench
 
+from xmcbench.data import TrainingData
 from xmcbench.plugins.registry import registry
+from xmcbench.runs.executor import InProcess
+from xmcbench.runs.runner import Runner
 from xmcbench.trial.record import Status
+from xmcbench.trial.run import Run
 
 ASKED = ("--methods", "fake-ok,fake-rare", "--budget", "steps=9", "--samples", "3")
 
@@ -77,6 +81,39 @@ def test_a_budget_of_minutes_leaves_out_what_does_not_fit(
     assert "ends within 5 minutes" in shown
     assert "fake-rare was not tried: it needs about 1380.0 minutes with the last training" in shown
     assert "Use fake-ok." in shown
+
+
+@pytest.mark.parametrize(("best", "steps"), [(0.2, [10, 2]), (0.5, [10])])
+def test_a_best_evaluation_that_came_early_asks_for_a_shorter_schedule(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], best: float, steps: list[int]
+) -> None:
+    thing = registry().method("fake-ok").thing
+    own = thing.fit
+
+    def fit(self: Any, train: TrainingData, run: Run) -> None:
+        own(self, train, run)
+        if run.held_out is not None:
+            [point] = run.log.curve
+            later = {name: 0.5 * value for name, value in point.items()}
+            run.log.curve[:] = [{**point, "fraction": best}, {**later, "fraction": 1.0}]
+
+    monkeypatch.setattr(thing, "fit", fit)
+    asked = ("--methods", "fake-ok", "--budget", "steps=10", "--samples", "1")
+    monkeypatch.setattr(Runner, "executor", InProcess())
+    assert call("tune", "fake-20", *asked, *bench.places, "--out", bench.root / "found.yaml") == 0
+    shown = capsys.readouterr().out
+    assert ("best at an early evaluation: a shorter schedule was tried too" in shown) is (len(steps) > 1)
+    records = bench.store.records()
+    tried = [record.trial.budget.steps for record in records if record.trial.held_out_only]
+    assert sorted(tried, reverse=True) == steps
+    final = next(record for record in records if record.metrics)
+    assert final.trial.budget.steps in {round(best * own_steps) or 1 for own_steps in steps}
+
+
+def test_second_stages_and_fusions_need_no_suite() -> None:
+    for name in ("sparse-ranker", "memory", "classifier", "fuse"):
+        config = registry().method(name).thing.Config()
+        assert "dexml" in config.model_dump_json()
 
 
 def test_a_method_that_fails_is_said_and_costs_no_result(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
