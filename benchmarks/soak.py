@@ -127,10 +127,12 @@ def served(key: str, store: Path, data: Path) -> Iterator[tuple[int, int]]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            said = process.stderr.readline()
-            found = re.search(r":(\d+)/suggest", said)
+            found, said = None, " "
+            while found is None and said:
+                said = process.stderr.readline()
+                found = re.search(r":(\d+)/suggest", said)
             if found is None:
-                raise SystemExit(f"{said}{process.stderr.read()}")
+                raise SystemExit("the server did not start")
             yield int(found[1]), process.pid
         finally:
             process.terminate()

@@ -42,22 +42,23 @@ def refused(answer: tuple[int, str, str]) -> str:
 def test_labels_come_as_texts_with_scores_best_first(bench: Bench, ask: Ask) -> None:
     record = bench.run(bench.suite(["fake-ok"]), debug=True)["ok"]
     for name in (record.key, record.key[:5], "ok", "fake-20/ok"):
-        code, shown, error = ask(name, "--text", "a chair", "-k", "4")
+        code, shown, error = ask(name, "--text", "a label", "-k", "4")
         assert (code, error) == (0, "")
-        assert shown == "a chair\n1  3.0000  label 0\n2  3.0000  label 1\n3  3.0000  label 2\n4  2.0000  label 3\n"
+        assert shown == "a label\n1  3.0000  label 0\n2  3.0000  label 1\n3  3.0000  label 2\n4  2.0000  label 3\n"
 
 
 def test_json_has_an_entry_a_text(bench: Bench, ask: Ask) -> None:
     bench.run(bench.suite(["fake-rare"]), debug=True)
-    _, shown, _ = ask("rare", "--text", "été", "--text", "", "-k", "2", "--format", "json")
+    _, shown, _ = ask("rare", "--text", "LABEL été", "--text", "", "-k", "2", "--format", "json")
     best = [{"id": 7, "label": "label 7", "score": 2.0}, {"id": 8, "label": "label 8", "score": 2.0}]
-    assert json.loads(shown) == [{"text": "été", "labels": best}, {"text": "", "labels": best}]
+    none = {"text": "", "labels": [], "no_label": "no word of the text is in the training data"}
+    assert json.loads(shown) == [{"text": "LABEL été", "labels": best}, none]
 
 
 def test_ten_labels_unless_told_and_never_more_than_there_are(bench: Bench, ask: Ask) -> None:
     bench.run(bench.suite(["fake-ok"]), debug=True)
     for arguments, count in (((), 10), (("-k", "1"), 1), (("-k", "500"), 20)):
-        (answer,) = json.loads(ask("ok", "--text", "a", "--format", "json", *arguments)[1])
+        (answer,) = json.loads(ask("ok", "--text", "label", "--format", "json", *arguments)[1])
         assert len(answer["labels"]) == count
     assert ask("ok", "--text", "a", "-k", "0")[0] == 2
 
@@ -170,7 +171,7 @@ def test_a_method_may_find_fewer_labels_than_asked_for(bench: Bench, ask: Ask, m
     suite = bench.suite({"match": {"method": "tfidf-label"}})
     bench.run(suite, debug=True)
     assert ask("match", "--text", "label nothing", "-k", "2")[1].startswith("label nothing\n1  ")
-    assert ask("match", "--text", "unheard of")[1] == "unheard of\n  no label found\n"
+    assert ask("match", "--text", "unheard of")[1] == "unheard of\n  no word of the text is in the training data\n"
 
 
 def test_added_labels_are_ranked_or_the_method_says_why_not(
@@ -184,8 +185,34 @@ def test_added_labels_are_ranked_or_the_method_says_why_not(
     arguments = ("--text", "train", "--format", "json")
     (answer,) = json.loads(ask("match", *arguments, "--labels", bench.root / "labels")[1])
     assert [(label["id"], label["label"]) for label in answer["labels"]] == [(21, "train")]
-    assert json.loads(ask("match", *arguments)[1]) == [{"text": "train", "labels": []}]
+    assert json.loads(ask("match", *arguments)[1]) == [{"text": "train", "labels": [], "no_label": "no label found"}]
     refusal = refused(ask("ok", *arguments, "--labels", bench.root / "labels"))
     assert refusal == "error: method 'fake-ok' ranks only the labels that it was fitted with\n"
     refusal = refused(ask("match", *arguments, "--labels", bench.root / "none"))
     assert "none: found no label, expected one per line" in refusal
+
+
+def test_a_trial_that_held_out_queries_has_probabilities_and_a_threshold(bench: Bench, ask: Ask) -> None:
+    bench.run(bench.suite(["fake-ok"], selection={"queries": 20}), debug=True)
+    (answer,) = json.loads(ask("ok", "--text", "label", "-k", "20", "--format", "json")[1])
+    scores, probabilities = ([label[name] for label in answer["labels"]] for name in ("score", "probability"))
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert all(0 <= probability <= 1 for probability in probabilities)
+    assert scores == sorted(scores, reverse=True)
+    for given in ("auto", "0", str(probabilities[3]), "1"):
+        (cut,) = json.loads(ask("ok", "--text", "label", "-k", "20", "--format", "json", "--threshold", given)[1])
+        assert cut["labels"] == answer["labels"][: len(cut["labels"])]
+        if given != "auto":
+            assert len(cut["labels"]) == sum(probability >= float(given) for probability in probabilities)
+    assert ask("ok", "--text", "label", "--threshold", "1")[1] == "label\n  no label has a probability of 1.00\n"
+    for given in ("2", "-1", "nan", "most"):
+        assert "expected auto or a number from 0 to 1" in refused(ask("ok", "--text", "a", "--threshold", given))
+    shown = f"{probabilities[0]:.4f}"
+    assert ask("ok", "--text", "label", "-k", "1")[1] == f"label\n1  {shown}  {answer['labels'][0]['label']}\n"
+
+
+def test_without_held_out_queries_there_is_no_threshold(bench: Bench, ask: Ask) -> None:
+    bench.run(bench.suite(["fake-ok"]), debug=True)
+    assert "expected a trial that held out training queries" in refused(
+        ask("ok", "--text", "label", "--threshold", "auto")
+    )

@@ -48,6 +48,21 @@ def f1(ranked: Rows, true: Sequence[set[int]], _weights: Sequence[float], k: int
     return total / len(ranked)
 
 
+def micro_f1(ranked: Rows, true: Sequence[set[int]], _weights: Sequence[float], k: int) -> float:
+    told = {(i, label) for i, row in enumerate(ranked) for label in row[:k]}
+    have = {(i, label) for i, yes in enumerate(true) for label in yes}
+    return 2 * len(told & have) / (len(told) + len(have)) if have else 0.0
+
+
+def lrap(ranked: Rows, true: Sequence[set[int]], _weights: Sequence[float], k: int) -> float:
+    total = 0.0
+    for row, yes in zip(ranked, true, strict=True):
+        for label in yes & set(row[:k]):
+            before = row[: row.index(label) + 1]
+            total += len(yes & set(before)) / len(before) / len(yes)
+    return total / len(ranked)
+
+
 def _per_label(ranked: Rows, true: Sequence[set[int]], k: int, value: Callable[[set[int], set[int]], float]) -> float:
     """The mean over the labels that some row truly has of `value(rows that predict it, rows that have it)`."""
     values = []
@@ -89,4 +104,5 @@ def _ideal(yes: set[int], k: int) -> float:
 
 
 METRICS = {"P": precision, "nDCG": ndcg, "PSP": psp, "PSnDCG": psndcg, "R": recall, "F1": f1}
+METRICS |= {"micro-F1": micro_f1, "LRAP": lrap}
 LABEL_METRICS = {"macro-P": macro_precision, "macro-F1": macro_f1, "coverage": coverage}

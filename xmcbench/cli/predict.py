@@ -6,6 +6,8 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,7 +18,8 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo, listing
 
 if TYPE_CHECKING:
-    from xmcbench.data import Texts
+    from xmcbench.data import Dataset, Texts
+    from xmcbench.evaluation.calibration import Calibration
     from xmcbench.trial.method import Method
     from xmcbench.trial.record import Record
 
@@ -31,20 +34,35 @@ def predict(
         Path | None, Option(help="A file with one label per line, which are ranked beside those of training.")
     ] = None,
     k: Annotated[int, Option("-k", min=1, help="Labels per text.")] = 10,
+    threshold: Annotated[
+        str | None,
+        Option(
+            metavar="auto|P",
+            help="Only labels with at least this probability; auto: that of the best micro-F1 on held-out queries.",
+        ),
+    ] = None,
     format: Annotated[Literal["table", "json"], Option(help="json has full precision.")] = "table",
     seed: Seed = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Rank the labels of a trial's dataset for new texts, best first. Added labels have the ids after the others."""
+    """Rank the labels of a trial's dataset for new texts, best first. Added labels have the ids after the others.
+
+    A label has a probability where the trial held out queries to fit it on, else a score. A text without a word of the
+    training data has no label.
+    """
     texts = [*(text or []), *(lines(file) if file else [])]
     if not texts:
         raise XMCBenchError("predict: no texts: expected --text TEXT or --file FILE")
     model = trained(run, seed, store, data)
     if labels:
         model = model.with_labels(lines(labels), labels)
-    rankings = zip(texts, model.rank(texts, k), strict=True)
-    answers = [{"text": text, "labels": ranked} for text, ranked in rankings]
+    least = None if threshold is None else model.threshold(threshold)
+    rankings = zip(texts, model.rank(texts, k, least), strict=True)
+    answers: list[dict[str, Any]] = [{"text": text, "labels": ranked} for text, ranked in rankings]
+    for answer in answers:
+        if not answer["labels"]:
+            answer["no_label"] = model.why_none(answer["text"], least)
     if format == "json":
         echo(json.dumps(answers, indent=1, ensure_ascii=False, allow_nan=False))
     else:
@@ -72,9 +90,23 @@ class Trained:
 
     record: Record
     method: Method
+    dataset: Dataset
     labels: Texts  # texts, by label id
     keys: Sequence[str]  # such as URIs, by label id; empty where the dataset has none
     language: str  # of the label texts; empty where the dataset does not say it
+    calibration: Calibration | None  # of the scores; None where the trial held out no queries
+
+    @cached_property
+    def _known_words(self) -> set[str]:
+        from xmcbench.data.words import vocabulary
+
+        return vocabulary(chain(self.dataset.train.texts, self.labels))
+
+    def knows(self, text: str) -> bool:
+        """Whether the text has a word of the training queries or of the label texts."""
+        from xmcbench.data.words import words
+
+        return not self._known_words.isdisjoint(words(text))
 
     def with_labels(self, added: Sequence[str], where: Path) -> Trained:
         """The same, ranking `added` too; they have no keys. Raises XMCBenchError where the method cannot."""
@@ -83,25 +115,56 @@ class Trained:
         self.method.add_labels(added)
         return replace(self, labels=[*self.labels, *added])
 
-    def rank(self, texts: Sequence[str], k: int) -> list[list[dict[str, Any]]]:
-        """The best `k` labels of each text, best first: id, text, score, and key where it has one.
+    def threshold(self, given: str) -> float:
+        """The least probability that `given` means: a number in 0..1, or `auto`. Raises XMCBenchError."""
+        if self.calibration is None:
+            raise XMCBenchError(
+                f"--threshold: the scores of {self.record.trial.label} are no probabilities: expected a trial that "
+                "held out training queries (`selection` in its suite)"
+            )
+        if given == "auto":
+            return self.calibration.threshold
+        try:
+            least = float(given)
+        except ValueError:
+            least = -1.0
+        if not 0 <= least <= 1:
+            raise XMCBenchError(f"--threshold: found {given!r}, expected auto or a number from 0 to 1")
+        return least
 
-        A method may return fewer than `k`.
+    def rank(self, texts: Sequence[str], k: int, threshold: float | None = None) -> list[list[dict[str, Any]]]:
+        """The best `k` labels of each text, best first: id, text, score, and key and probability where it has them.
+
+        Labels below the probability `threshold` are left out. A text without a known word has none, and a method may
+        return fewer than `k`.
         """
+        import numpy as np
+
         found = self.method.predict(texts, min(k, len(self.labels)))
+        shown = (found.indices >= 0) & np.array([self.knows(text) for text in texts])[:, None]
+        probabilities = None if self.calibration is None else self.calibration.probability(found.scores)
+        if probabilities is not None and threshold is not None:
+            shown &= probabilities >= threshold
         return [
             [
                 {
                     "id": int(label),
                     **({"key": self.keys[label]} if label < len(self.keys) else {}),
                     "label": self.labels[int(label)],
-                    "score": float(score),
+                    "score": float(found.scores[row, place]),
+                    **({} if probabilities is None else {"probability": float(probabilities[row, place])}),
                 }
-                for label, score in zip(row, scores, strict=True)
-                if label >= 0
+                for place, label in enumerate(found.indices[row])
+                if shown[row, place]
             ]
-            for row, scores in zip(found.indices, found.scores, strict=True)
+            for row in range(len(texts))
         ]
+
+    def why_none(self, text: str, threshold: float | None) -> str:
+        """Why a text has no label."""
+        if not self.knows(text):
+            return "no word of the text is in the training data"
+        return "no label found" if threshold is None else f"no label has a probability of {threshold:.2f}"
 
 
 def trained(run: str, seed: int | None, store: Path, data: Path) -> Trained:
@@ -109,19 +172,20 @@ def trained(run: str, seed: int | None, store: Path, data: Path) -> Trained:
     from xmcbench.cli.find import find_trial
     from xmcbench.data.exporting import label_keys
     from xmcbench.data.prepared import find_source
-    from xmcbench.runs.saved_model import load_saved_model
+    from xmcbench.runs.saved_model import load_calibration, load_saved_model
     from xmcbench.trial.store import Store
 
     place = Store(store)
     record = find_trial(place, run, seed)
     source = find_source(record.trial.dataset, data)
-    labels = label_texts(record, data)
+    dataset = same_dataset(record, data)
     method = load_saved_model(place, record)
-    return Trained(record, method, labels, label_keys(source, data), source.draft.language)
+    keys, calibration = label_keys(source, data), load_calibration(place, record)
+    return Trained(record, method, dataset, dataset.label_texts, keys, source.draft.language, calibration)
 
 
-def label_texts(record: Record, data: Path) -> Texts:
-    """The label texts of the trial's dataset, by label id."""
+def same_dataset(record: Record, data: Path) -> Dataset:
+    """The trial's dataset. Raises XMCBenchError where it is another one now."""
     from xmcbench.data import load
 
     trial = record.trial
@@ -131,13 +195,13 @@ def label_texts(record: Record, data: Path) -> Texts:
             f"dataset {trial.dataset!r} has the content hash {dataset.card.content_hash[:12]}, "
             f"the trial ran on {trial.dataset_hash[:12]}: its labels may differ"
         )
-    return dataset.label_texts
+    return dataset
 
 
 def _table(answer: dict[str, Any]) -> str:
     rows = [
-        (rank, f"{label['score']:.4f}", " ".join(label["label"].split()))
+        (rank, f"{label.get('probability', label['score']):.4f}", " ".join(label["label"].split()))
         for rank, label in enumerate(answer["labels"], start=1)
     ]
     table = listing(rows, tablefmt="plain", colalign=("right", "right", "left")) if rows else ""
-    return f"{answer['text']}\n{table or '  no label found'}"
+    return f"{answer['text']}\n{table or '  ' + answer['no_label']}"

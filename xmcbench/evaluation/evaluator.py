@@ -15,6 +15,7 @@ from xmcbench.data.dataset import Dataset
 from xmcbench.data.pairs import binary
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.bootstrap import intervals, resample
+from xmcbench.evaluation.calibration import CalibrationMetric
 from xmcbench.evaluation.label_metrics import LABEL_EVALUATORS, SEEN_EVALUATORS
 from xmcbench.evaluation.metrics import EVALUATORS, Hits, MetricTerms, find_hits, inverse_propensity, label_counts
 from xmcbench.evaluation.ranking import check_metrics, check_predictions
@@ -150,8 +151,8 @@ def metric_terms(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Ev
 
 @hookimpl
 def register_evaluators(register: Callable[[Evaluator], None]) -> None:
-    """Register the metrics that are means over queries, those that are means over labels, and those of some labels."""
-    for evaluator in (*EVALUATORS, *LABEL_EVALUATORS, *SEEN_EVALUATORS):
+    """Register the metrics that are means over queries or over labels, those of some labels, and calibration."""
+    for evaluator in (*EVALUATORS, *LABEL_EVALUATORS, *SEEN_EVALUATORS, CalibrationMetric()):
         register(evaluator)
 
 

@@ -1,4 +1,4 @@
-"""P, nDCG, PSP, PSnDCG, R and F1 at k as ratios of two sums over queries.
+"""P, nDCG, PSP, PSnDCG, R, F1, micro-F1 and LRAP at k as ratios of two sums over queries.
 
 N queries, L labels, H hits (predicted and true pairs), T true pairs. Every metric is a fraction in 0..1, computed in
 float64. The definitions are those of the extreme classification repository's own tools; `docs/metrics.md` states them.
@@ -199,7 +199,36 @@ def f1(hits: Hits, k: int) -> MetricTerms:
     return MetricTerms(2 * hits.sum_per_query(None, k) / np.maximum(predicted + hits.num_true, 1), hits.ones)
 
 
-EVALUATORS = (precision, ndcg, propensity_scored_precision, propensity_scored_ndcg, recall, f1)
+@partial(RatioMetric, "micro-F1", "harmonic mean of precision and recall over all pairs together")
+def micro_f1(hits: Hits, k: int) -> MetricTerms:
+    """micro-F1@k: 2 hits over (predicted labels, at most k a row, + true labels), each summed over all rows."""
+    predicted = np.count_nonzero(hits.predictions.indices[:, :k] >= 0, axis=1)
+    return MetricTerms(2 * hits.sum_per_query(None, k), (predicted + hits.num_true).astype(np.float64))
+
+
+@partial(RatioMetric, "LRAP", "mean precision at the ranks of a query's true labels")
+def label_ranking_average_precision(hits: Hits, k: int) -> MetricTerms:
+    """LRAP@k: of each true label the precision at its rank, 0 below rank k, mean over a row's true labels.
+
+    Schapire and Singer, Machine Learning 39, 2000. Ranks are those of the predictions: scores that tie rank by label.
+    A row without true labels counts as 0.
+    """
+    top = hits.top(k)
+    first = np.searchsorted(top.queries, top.queries)  # the first hit of the row, as hits are in the order of ranks
+    precision_at = (np.arange(len(top.queries)) - first + 1) / (top.ranks + 1)
+    return MetricTerms(hits.sum_per_query(precision_at / hits.num_true[top.queries], k), hits.ones)
+
+
+EVALUATORS = (
+    precision,
+    ndcg,
+    propensity_scored_precision,
+    propensity_scored_ndcg,
+    recall,
+    f1,
+    micro_f1,
+    label_ranking_average_precision,
+)
 
 
 def _discounted_gains(hits: Hits, k: int) -> np.ndarray:

@@ -30,13 +30,14 @@ from xmcbench.data.prepared import read_statistics
 from xmcbench.engine.device import device_peak_memory
 from xmcbench.engine.flops import charged_to_open_stages
 from xmcbench.errors import XMCBenchError, text_of
-from xmcbench.evaluation import check_predictions, find_evaluators, truth_hash
+from xmcbench.evaluation import check_predictions, drop_ignored, find_evaluators, truth_hash
+from xmcbench.evaluation.calibration import Calibration, fit_calibration
 from xmcbench.evaluation.evaluator import score_predictions
 from xmcbench.files.atomic import atomic_write
 from xmcbench.runs.file_guard import BrokenContractError, Sandbox
 from xmcbench.runs.held_out import Answers, Judge
 from xmcbench.runs.job import Job, WorkerRank, log_tail, now
-from xmcbench.runs.predicting import FreshProcess, Sample, predict_test, untrained
+from xmcbench.runs.predicting import FreshProcess, Sample, ask, predict_test, untrained
 from xmcbench.runs.saved_model import file_states, load_model, restore_log, same_training, save_model, saved_model
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.judges import AnnotatedDataset, Asking, Judges
@@ -48,7 +49,16 @@ from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.programs import ENVIRONMENTS
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status, why_not_recordable
 from xmcbench.trial.record_fields import LARGEST
-from xmcbench.trial.run import HeldOut, Progress, Run, TrainingLog, TrialProgress, derive_seed, held_out_rows
+from xmcbench.trial.run import (
+    HELD_OUT_LABELS,
+    HeldOut,
+    Progress,
+    Run,
+    TrainingLog,
+    TrialProgress,
+    derive_seed,
+    held_out_rows,
+)
 from xmcbench.trial.store import HELD_OUT, PREDICTIONS, RESAMPLED, Store
 from xmcbench.trial.trial import Selection
 
@@ -335,11 +345,25 @@ def judge_held_out(attempt: Attempt, method: Method, held_out: HeldOut) -> Recor
     return finish(attempt, num_parameters=int(method.num_parameters))
 
 
+def calibrate(attempt: Attempt, method: Method) -> Calibration | None:
+    """The probabilities of the method's scores, fitted on the held-out queries, if any; it costs the budget nothing."""
+    trial = attempt.job.trial
+    if trial.selection is None or trial.track == "zero-shot":
+        return None
+    train = attempt.sandbox.outside(attempt.dataset).training_data()
+    queries = train.rows(held_out_rows(trial.selection, trial.seed, len(train.texts))[0])
+    with untrained("calibrate"), attempt.sandbox.closed("predict"), attempt.log.ledger.uncharged():
+        found = ask(method, list(queries.texts), min(HELD_OUT_LABELS, train.num_labels))
+    check_predictions(found, *queries.targets.shape)
+    return fit_calibration(drop_ignored(found, queries.ignore, found.k), queries.targets)
+
+
 def predict(attempt: Attempt, method: Method) -> tuple[Predictions, Sample]:
     """Save the model, then predict the test queries: what a method learns from these is not in its model."""
     ledger, model = attempt.log.ledger, attempt.directory / "model"
+    calibration = calibrate(attempt, method)
     with untrained("save"):
-        saved = save_model(method, model)
+        saved = save_model(method, model, calibration)
     attempt.measured["model_bytes"] = sum(size for size, _, _ in saved.values())
     dataset = attempt.sandbox.outside(attempt.dataset)
     texts, ignore = dataset.test.texts, dataset.ignore_test

@@ -13,6 +13,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.calibration import Calibration
 from xmcbench.files.manifest import MANIFEST, DamagedFolder, check_manifest, checked_folder
 from xmcbench.runs.file_guard import BrokenContractError
 from xmcbench.trial.budget import Ledger
@@ -24,6 +25,7 @@ from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
 _log = logging.getLogger(__name__)
+CALIBRATION = "calibration.json"  # in the folder of a model
 AFTER_TRAINING = ("predict", "check", "score")  # stages that are not shared
 
 
@@ -32,10 +34,14 @@ def saved_model(record: Record, store: Store) -> Path:
     return store.directory(record.key) / "model"
 
 
-def save_model(method: Method, directory: Path) -> dict[Path, tuple[int, int, int]]:
+def save_model(
+    method: Method, directory: Path, calibration: Calibration | None = None
+) -> dict[Path, tuple[int, int, int]]:
     """Write a fitted method into the folder `directory`, in place of what is there; the states of its files."""
     with checked_folder(directory) as made:
         method.save(made)
+        if calibration is not None:
+            (made / CALIBRATION).write_bytes(calibration.encode())
         if links := [path.name for path in made.rglob("*") if path.is_symlink()]:
             raise BrokenContractError(f"save made the link {links[0]!r}, expected files that hold the model")
     return file_states(directory)
@@ -45,6 +51,12 @@ def file_states(directory: Path) -> dict[Path, tuple[int, int, int]]:
     """Size, time and number of each file in the folder and below: equal where nobody has written there since."""
     states = {path: path.stat() for path in directory.rglob("*")}
     return {path: (state.st_size, state.st_mtime_ns, state.st_ino) for path, state in states.items()}
+
+
+def load_calibration(store: Store, record: Record) -> Calibration | None:
+    """The calibration of the record's model; None where the trial held out no queries to fit one on."""
+    path = saved_model(record, store) / CALIBRATION
+    return Calibration.decode(path.read_bytes()) if path.is_file() else None
 
 
 def load_model(method: Method, directory: Path) -> None:

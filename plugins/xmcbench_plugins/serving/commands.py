@@ -13,7 +13,7 @@ from urllib.parse import quote
 from typer import Argument, Option, Typer
 
 from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
-from xmcbench.cli.predict import Trained, label_texts, lines, trained
+from xmcbench.cli.predict import Trained, lines, same_dataset, trained
 from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
@@ -51,7 +51,8 @@ def serve(
     """Answer requests for labels over HTTP with the model of a trial, on this machine alone, until interrupted.
 
     POST a form with `text` to /suggest; the answer has uri, label and score of the best labels, as the backend `http`
-    of Annif expects. Scores are passed through the logistic function: between 0 and 1, in the same order.
+    of Annif expects. A score is the probability of the label where the trial held out queries to fit it on, else the
+    logistic function of the model's score, in the same order. A text without a word of the training data has no label.
     """
     for package in ("starlette", "uvicorn"):
         import_extra(package, "serve", "xmcbench serve")
@@ -60,13 +61,15 @@ def serve(
 
     model = trained(run, seed, store, data)
     trial, names = model.record.trial, uris_of(uris, model)
-    model.rank(["a text"], 1)  # a model that cannot predict says so before it serves
+    model.rank(["a text"], 1)  # reads the known words; a model that cannot predict says so before it serves
     spoken = _language(language, model) if annif is not None else ""
     with listen(port) as taken:
         address = "http://{}:{}/suggest".format(*taken.getsockname()[:2])
         if annif is not None:
             commands = write_project(annif, model.record, names, model.labels, spoken, address, k)
             echo("\n".join([f"cd {annif}", *commands]))
+        if model.calibration is None:
+            echo("scores are no probabilities: the trial held out no training queries (`selection`)", err=True)
         echo(f"{trial.dataset}/{trial.label}: {address}; Ctrl+C ends it", err=True)
         with suppress(KeyboardInterrupt):
             server(ranking(model, names), k, about(model)).run(sockets=[taken])
@@ -75,7 +78,7 @@ def serve(
 
 def ranking(model: Trained, uris: Sequence[str]) -> Rank:
     """What ranks the labels of texts: uri, label, and score between 0 and 1 of each."""
-    import numpy as np
+    from xmcbench.evaluation.calibration import logistic
 
     def rank(texts: Sequence[str], k: int) -> list[list[dict[str, Any]]]:
         return [
@@ -83,7 +86,7 @@ def ranking(model: Trained, uris: Sequence[str]) -> Rank:
                 {
                     "uri": uris[one["id"]],
                     "label": " ".join(one["label"].split()),
-                    "score": float(1 / (1 + np.exp(-np.clip(one["score"], -30, 30)))),
+                    "score": one["probability"] if "probability" in one else float(logistic(one["score"])),
                 }
                 for one in found
             ]
@@ -101,6 +104,8 @@ def about(model: Trained) -> dict[str, Any]:
         "key": model.record.key,
         "labels": len(model.labels),
         "language": model.language,
+        "threshold": None if model.calibration is None else model.calibration.threshold,
+        "calibration_error": None if model.calibration is None else model.calibration.error,
         "is_trained": True,
         "modification_time": model.record.ended,
     }
@@ -168,7 +173,7 @@ def push(
         path.relative_to(model).as_posix(): path for path in sorted(model.rglob("*")) if path.is_file()
     }
     if LAYOUT in files:
-        files["labels.json"] = json.dumps(list(label_texts(record, data)), ensure_ascii=False).encode()
+        files["labels.json"] = json.dumps(list(same_dataset(record, data).label_texts), ensure_ascii=False).encode()
     files["record.json"] = encode(record.without_paths().without_secrets())
     card = model_card(record, repository, LAYOUT in files)
     files["README.md"] = card.encode()

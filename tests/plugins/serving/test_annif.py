@@ -67,11 +67,11 @@ def test_suggest_eval_and_index_are_answered(bench: Bench, tmp_path: Path) -> No
         settings, known = project(tmp_path)
         annif = Annif(settings, known)
         assert annif.state()["is_trained"] is True
-        suggested = annif.suggest("a chair")
+        suggested = annif.suggest("a label")
         assert list(suggested) == LABELS[:5]
         columns = {f"column {at}": "ä" * at for at in range(40)}
-        assert annif.suggest("a chair", columns) == suggested
-        documents = [f"document {at}" for at in range(30)]
+        assert annif.suggest("a label", columns) == suggested
+        documents = [f"label {at}" for at in range(30)]
         assert all(len(annif.suggest(text)) == 5 for text in documents)
     assert written[0] == "annif load-vocab --language fi xmcbench-fake-20 projects.d/xmcbench-fake-20-ok.tsv"
     assert written[1] == "annif suggest xmcbench-fake-20-ok DOCUMENT.txt"

@@ -168,7 +168,7 @@ def test_the_card_says_what_the_record_says(bench: Bench, here: Push) -> None:
 def test_what_is_downloaded_predicts_as_the_card_says(bench: Bench, hub: Hub, push: Push, here: Push) -> None:
     record = trained(bench)
     assert push("ok", REPOSITORY, endpoint=hub.endpoint)[0] == 0
-    asked = ("predict", record.key, "--text", "a chair", "-k", "3")
+    asked = ("predict", record.key, "--text", "a label", "-k", "3")
     first = here(*asked)
     trial = bench.store.directory(record.key)
     shutil.rmtree(trial)

@@ -62,9 +62,9 @@ def test_the_answer_is_the_models(bench: Bench) -> None:
     model = trained(record.key, None, bench.store.root, bench.root / "data")
     names = [f"https://example.org/{label}" for label in range(20)]
     with served(ranking(model, names)) as port:
-        hits = json.loads(ask(port, urlencode({"text": "a chair"}))[1])["results"]
-        assert len(json.loads(ask(port, "text=&limit=1000")[1])["results"]) <= 20
-    (known,) = model.rank(["a chair"], 3)
+        hits = json.loads(ask(port, urlencode({"text": "a label"}))[1])["results"]
+        assert len(json.loads(ask(port, "text=label&limit=1000")[1])["results"]) <= 20
+    (known,) = model.rank(["a label"], 3)
     assert [(hit["uri"], hit["label"]) for hit in hits] == [(names[one["id"]], one["label"]) for one in known]
     scores = [hit["score"] for hit in hits]
     assert scores == sorted(scores, reverse=True)
@@ -217,11 +217,11 @@ def test_keys_of_labels_and_the_language_survive_from_import_to_serving(
     record = bench.run(suite, debug=True)["ok"]
     model = trained(record.key, None, bench.store.root, data)
     assert (tuple(model.keys), model.language) == (KEYS, "de")
-    printed = told(capsys, "predict", record.key, "--text", "a", "--format", "json", *bench.places)[1]
+    printed = told(capsys, "predict", record.key, "--text", "text", "--format", "json", *bench.places)[1]
     labels = json.loads(printed)[0]["labels"]
     assert labels
     assert all(one["key"] == KEYS[one["id"]] and one["label"] == f"Name {one['id']}" for one in labels)
-    (hits,) = ranking(model, uris_of(None, model))(["a"], 6)
+    (hits,) = ranking(model, uris_of(None, model))(["text"], 6)
     assert [hit["uri"] for hit in hits] == [URIS[one["id"]] for one in labels]
 
 
@@ -250,10 +250,11 @@ def test_the_command_serves_until_it_is_interrupted(bench: Bench) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
+            assert process.stderr.readline().startswith("scores are no probabilities: ")
             said = process.stderr.readline()
             found = re.fullmatch(r"fake-20/ok: http://127.0.0.1:(\d+)/suggest; Ctrl\+C ends it\n", said)
             assert found
-            assert len(labels(int(found[1]), text="a chair", limit=4)) == 4
+            assert len(labels(int(found[1]), text="a label", limit=4)) == 4
             assert json.loads(ask(int(found[1]), "", "/", "GET")[1])["name"] == "fake-20/ok"
             process.send_signal(signal.SIGINT)
             assert process.stderr.read() == "ended\n"
