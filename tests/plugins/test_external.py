@@ -20,7 +20,7 @@ from xmcbench.plugins.registry import ONLY, registry
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.method import Method
 from xmcbench.trial.programs import ProgramError
-from xmcbench_plugins.external import External
+from xmcbench_plugins.external import External, PythonProgram
 
 # Answers each query with label 3, then with the number that `fit` wrote, whatever the query says.
 SHELL = """
@@ -99,6 +99,56 @@ def test_a_program_of_another_python_needs_nothing_of_xmcbench(tmp_path: Path) -
     best = method.predict(data.texts[:6], 5)
     own = [data.targets[[query]].indices for query in range(6)]
     assert all(labels[0] in row for labels, row in zip(own, best.indices.tolist(), strict=True) if len(labels))
+
+
+# Predicts the number of times that its model was loaded, and notes each; ends, or fails, where a query says so.
+COUNTING = """
+    import os
+    from xmcbench_task import Task
+    task = Task()
+    notes = task.model / "loads.txt"
+    def load(path):
+        with open(path, "a") as file:
+            file.write("loaded\\n")
+        return path
+    if task.stage == "predict":
+        queries = task.texts("queries")
+        if "end" in queries:
+            os._exit(3)
+        if "fail" in queries:
+            raise ValueError("a\\nfault")
+        path = task.loaded(load, notes)
+        print("some output")
+        task.predict_rows([[(len(path.read_text().split()), 1.0)] for _ in queries])
+"""
+
+
+def test_a_resident_program_loads_its_model_once(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(dedent(COUNTING))
+
+    class Counting(PythonProgram):
+        name, program, info = "counting", path, External.info
+        environment = SimpleNamespace(python=lambda: sys.executable)  # type: ignore[assignment]
+
+    def loads(method: Method) -> int:
+        return int(method.predict(["one", "two"], 1).indices[0, 0])
+
+    method = Counting(Counting.Config())
+    method.fit(toy_data(), run(tmp_path))
+    assert [loads(method) for _ in range(2)] == [1, 2]
+    with method.resident():
+        assert [loads(method) for _ in range(3)] == [3, 3, 3]
+        (child,) = [own for own in psutil.Process().children() if "xmcbench_resident" in " ".join(own.cmdline())]
+        with pytest.raises(XMCBenchError, match=r"counting: ValueError: a\nfault"):
+            method.predict(["fail"], 1)
+        assert loads(method) == 3
+        with pytest.raises(ProgramError, match="ended instead of an answer"):
+            method.predict(["end"], 1)
+        assert loads(method) == 4, "it starts again"
+    assert not child.is_running()
+    assert not [own for own in psutil.Process().children() if "xmcbench_resident" in " ".join(own.cmdline())]
+    assert loads(method) == 5
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -155,6 +156,10 @@ class Method(ABC):
     @abstractmethod
     def predict(self, texts: Texts, k: int) -> Predictions:
         """The `k` best labels of each of N texts, arrays [N, k], best first, ties by lower label id."""
+
+    def resident(self) -> AbstractContextManager[None]:
+        """Within the block `predict` is called many times with few texts: what each call would load may stay loaded."""
+        return nullcontext()
 
     def predict_charged(self, texts: Texts, k: int, run: Run) -> Predictions:
         """What `predict` returns, charged to `run`: for a method that asks another one within its own `fit`.

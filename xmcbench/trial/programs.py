@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psutil
@@ -24,7 +25,7 @@ from xmcbench.files.atomic import atomic_write
 from xmcbench.trial.budget import TooLargeError, watching_program
 from xmcbench.trial.meter import children_cpu_seconds, running_program
 
-__all__ = ["Environment", "run_program"]  # of `xmcbench.programs`
+__all__ = ["Environment", "ResidentProgram", "run_program"]  # of `xmcbench.programs`
 
 MARK = "XMCBENCH_PROCESS"  # an environment variable that child processes inherit: a token for each owner
 POLL_SECONDS = 0.1
@@ -93,6 +94,61 @@ def run_program(
     if process.returncode:
         raise ProgramError(f"{_name(words)} ended with code {process.returncode}, expected 0; its output is in the log")
     return ProgramUsage(time.monotonic() - start, peak)
+
+
+class ResidentProgram:
+    """A program that answers each line on its standard input with one line. Leaving the `with` block ends it.
+
+    It starts with the first line, and again with the next one where it ended early.
+    """
+
+    def __init__(self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
+        self._words = [str(word) for word in command]
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[str] | None = None
+        self._mark = ""
+
+    def ask(self, line: str) -> str:
+        """The answer to `line`, without its end. Raises `ProgramError` where the program ends instead."""
+        if self._process is None:
+            self._start()
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        answer = ""
+        with suppress(BrokenPipeError):
+            print(line, file=process.stdin, flush=True)
+            answer = process.stdout.readline()
+        if not answer.endswith("\n"):
+            self._end()
+            raise ProgramError(f"{_name(self._words)} ended instead of an answer; its output is in the log")
+        return answer.removesuffix("\n")
+
+    def _start(self) -> None:
+        self._mark, marked = new_mark()
+        variables = {**os.environ, **self._environment, **marked}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        try:
+            self._process = subprocess.Popen(self._words, env=variables, **pipes)
+        except OSError as problem:
+            raise ProgramError(f"{self._words[0]}: cannot be started: {problem.strerror}") from problem
+
+    def _end(self) -> None:
+        if self._process is not None:
+            end_processes(self._mark, process_tree(self._process.pid))
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                assert pipe is not None
+                with suppress(OSError):
+                    pipe.close()
+        self._process = None
+
+    def __enter__(self) -> ResidentProgram:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
 
 
 def new_mark(outer: str | None = None) -> tuple[str, dict[str, str]]:

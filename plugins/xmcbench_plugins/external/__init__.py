@@ -10,7 +10,8 @@ import re
 import shutil
 import tempfile
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
@@ -102,11 +103,15 @@ class OutsideMethod(Method):
             (folder / "model").symlink_to(self._model.absolute())
             _write_texts(folder / "queries.txt", texts)
             self._write_task(folder, stage="predict", k=k, num_queries=len(texts))
-            programs.run_program([*self.command(), "predict", folder], Path.cwd(), ENVIRONMENT)
+            self._ask(folder)
             if len(files := sorted(folder.glob("predictions.*"))) != 1:
                 names = ", ".join(path.name for path in files) or "none"
                 raise XMCBenchError(f"{self.name}: found the files {names}, expected one predictions.*")
             return evaluation.read_predictions(files[0], len(texts), self._num_labels, k)
+
+    def _ask(self, folder: Path) -> None:
+        """Have the program predict for the queries in `folder`."""
+        programs.run_program([*self.command(), "predict", folder], Path.cwd(), ENVIRONMENT)
 
     def save(self, directory: Path) -> None:
         shutil.copytree(self._model, directory / "program")
@@ -140,6 +145,25 @@ class PythonProgram(OutsideMethod):
 
     program: ClassVar[Path]
     environment: ClassVar[programs.Environment]
+
+    _process: programs.ResidentProgram | None = None
+
+    @contextmanager
+    def resident(self) -> Iterator[None]:
+        """Within the block one process of the program answers all calls of `predict`."""
+        python, *_ = self.command()
+        with programs.ResidentProgram([python, PROGRAM / "xmcbench_resident.py", self.program], ENVIRONMENT) as process:
+            self._process = process
+            try:
+                yield
+            finally:
+                self._process = None
+
+    def _ask(self, folder: Path) -> None:
+        if self._process is None:
+            super()._ask(folder)
+        elif problem := json.loads(self._process.ask(str(folder))):
+            raise XMCBenchError(f"{self.name}: {problem}")
 
     def skip(self, card: data.DatasetCard) -> str | None:  # noqa: ARG002
         if self.environment.python() is None:

@@ -11,25 +11,30 @@ settings = task.settings
 folder = str(task.model / "napkinxc")
 
 
-def make_model(seed=None):
+def make_model(path=folder, seed=None):
     common = {"liblinear_c": settings["cost"], "threads": settings["threads"]}
     if settings["model"] == "ovr":
-        return OVR(folder, **common)
+        return OVR(path, **common)
     tree = {name: settings[name] for name in ("arity", "max_leaves", "ensemble")}
-    return PLT(folder, seed=seed, **tree, **common)
+    return PLT(path, seed=seed, **tree, **common)
 
 
 def fit():
     matrix = fit_features(task.texts("train"), task.model, settings["ngrams"], settings.get("characters"))
     targets = task.matrix()
     labelled = targets.getnnz(axis=1) > 0
-    model = make_model(task.seed)
+    model = make_model(seed=task.seed)
     model.fit(matrix[labelled], targets[labelled])
 
 
-def predict():
-    model = make_model()
+def load_model(path):
+    model = make_model(path)
     model.load()
+    return model
+
+
+def predict():
+    model = task.loaded(load_model, folder)
     # The library ranks rows without a feature too, and may know fewer labels than asked for.
     task.predict_rows(model.predict_proba(features(task.texts("queries"), task.model), top_k=task.k))
 

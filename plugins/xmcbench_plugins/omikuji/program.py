@@ -42,7 +42,7 @@ def write_data(path, matrix, targets):
 
 
 def predict():
-    model = omikuji.Model.load(folder)
+    model = task.loaded(omikuji.Model.load, folder)
     matrix = features(task.texts("queries"), task.model)
     rows = []
     for row in range(matrix.shape[0]):

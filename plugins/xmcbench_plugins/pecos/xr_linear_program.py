@@ -35,7 +35,7 @@ def fit():
 
 
 def predict():
-    model = XLinearModel.load(folder)
+    model = task.loaded(XLinearModel.load, folder)
     matrix = csr(features(task.texts("queries"), task.model))
     task.predict(model.predict(matrix, beam_size=settings["beam"], only_topk=task.k))
 

@@ -58,7 +58,7 @@ def fit():
 
 
 def predict():
-    model = XTransformer.load(str(folder))
+    model = task.loaded(XTransformer.load, str(folder))
     texts = task.texts("queries")
     scores = model.predict(
         texts, csr(features(texts, task.model)), beam_size=settings["beam"], only_topk=task.k, **LOADING

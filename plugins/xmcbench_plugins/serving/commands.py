@@ -61,9 +61,9 @@ def serve(
 
     model = trained(run, seed, store, data)
     trial, names = model.record.trial, uris_of(uris, model)
-    model.rank(["a text"], 1)  # reads the known words; a model that cannot predict says so before it serves
     spoken = _language(language, model) if annif is not None else ""
-    with listen(port) as taken:
+    with listen(port) as taken, model.method.resident():
+        model.rank(["a text"], 1)  # reads the known words; a model that cannot predict says so before it serves
         address = "http://{}:{}/suggest".format(*taken.getsockname()[:2])
         if annif is not None:
             commands = write_project(annif, model.record, names, model.labels, spoken, address, k)

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import scipy
 
+_loaded = {}  # what `Task.loaded` returned, by function and path: a resident program predicts many times
+
 
 class Task:
     """The task that the command line names: `program.py fit FOLDER` or `program.py predict FOLDER`."""
@@ -23,6 +25,14 @@ class Task:
         self.settings = self.facts["settings"]
         self.num_labels = self.facts["num_labels"]
         self.model = self.folder / "model"  # fit writes it, predict reads it
+
+    def loaded(self, load, path):
+        """What `load(path)` returns: of a resident program the same object each time."""
+        place = Path(path).resolve()  # `folder` is gone after the task, what `model` leads to stays
+        key = f"{load.__module__}.{load.__qualname__}", place
+        if key not in _loaded:
+            _loaded[key] = load(type(path)(place))
+        return _loaded[key]
 
     @property
     def seed(self):
