@@ -88,6 +88,8 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         metric_version=first.metric_version,
         plugin=first.trial.method,
         tuned=bool(first.chosen),
+        held_out=first.trial.selection.queries if first.trial.selection else 0,
+        evaluations=len(first.curve),
         older=older,
         idle=idle_parts(first),
         few_steps=few_steps(first),

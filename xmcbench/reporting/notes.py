@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.rows import About, Group, Note, Row
-from xmcbench.reporting.words import number
+from xmcbench.reporting.rows import About, Group, Note, Row, Uneven
+from xmcbench.reporting.words import number, unevenness
 from xmcbench.trial.record import FEW_STEPS, METRIC_VERSION, SCORED, SMALLEST_BATCH, Record, Status
 
 TIE = "≈"  # after a value: not significantly different from the best of its column
@@ -191,6 +191,9 @@ def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[N
     if set(splits) - {"none"}:
         chosen = "; ".join(f"{name} ({number(n, 'row')})" for name, n in sorted(splits.items()))
         yield reading(f"Checkpoints chosen on: {chosen}.")
+    for uneven in Uneven:
+        if some := [row for row in rows if uneven in row.uneven]:
+            yield of_row(some[0], f"{unevenness(uneven)}: {', '.join(row.label for row in some)}.")
     if any(row.status == Status.OVER_BUDGET for row in rows):
         yield reading("over_budget: exceeded the budget by more than one step; not ranked.")
     if columns and any(row.facts.get("side_by_side") for row in rows):  # a paper's table shows no costs

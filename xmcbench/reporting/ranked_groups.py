@@ -24,6 +24,7 @@ from xmcbench.reporting.notes import POPULAR, is_below_popular, notes_of
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Group, Leaderboard, Row, Source, View, cell, column_name, grouped
 from xmcbench.reporting.text_table import folded
+from xmcbench.reporting.uneven import with_uneven
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
@@ -163,7 +164,7 @@ def _measured_groups(
                 stated=not checked and any(key in stated for key in row.keys),
                 accepted=checked,
             )
-            for row in measured_rows(own, versions)
+            for row in with_uneven(measured_rows(own, versions))
             for checked in (all(key in accepted for key in row.keys),)
         ]
         source: Source = "imported" if isinstance(budget, UnknownBudget) else "measured"

@@ -40,6 +40,15 @@ class View:
     paper: bool = False  # the columns of a table in a paper, unless columns are chosen
 
 
+class Uneven(StrEnum):
+    """How a row was trained otherwise than others in its table."""
+
+    ALL_QUERIES = "all_queries"  # it held no training queries out, others did
+    LAST_WEIGHTS = "last_weights"  # it held queries out, and chose no checkpoint by them, others did
+    NOT_TUNED = "not_tuned"  # its settings are those of the suite, those of others were tuned
+    WHOLE_SAMPLES = "whole_samples"  # a sample of its tuning was a whole training, of others a part
+
+
 @dataclass(frozen=True)
 class Row:
     """A result; metrics are fractions.
@@ -69,6 +78,9 @@ class Row:
     metric_version: int = 0  # measured: of the definitions
     plugin: str = ""  # measured: the method plugin of its trials
     tuned: bool = False  # measured: a tuning chose its settings
+    held_out: int = 0  # measured: training queries that it was not trained on, to evaluate it
+    evaluations: int = 0  # measured: on these, along its training
+    uneven: tuple[Uneven, ...] = ()  # measured: how it was trained otherwise than others in its table
     older: str = ""  # measured: why it is a result of older code; empty if it is not
     below_popular: bool = False  # measured: trained, yet not better than the most frequent labels
     idle: tuple[str, ...] = ()  # measured: parts of the method that never ran

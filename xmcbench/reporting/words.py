@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from xmcbench.reporting.rows import Uneven
 from xmcbench.trial.facts import Choice, ChosenBy, Ended, why_ended
 from xmcbench.trial.record import Record
 
@@ -21,6 +22,16 @@ def chosen_on(choice: Choice) -> str:
         ChosenBy.METHOD: choice.way,
         ChosenBy.UNKNOWN: "unknown",
     }[choice.by]
+
+
+def unevenness(uneven: Uneven) -> str:
+    """How rows were trained otherwise than others in their table."""
+    return {
+        Uneven.ALL_QUERIES: "Trained on all training queries, of which others here held some out",
+        Uneven.LAST_WEIGHTS: "Held queries out as others did, but chose no checkpoint by them: the last weights answer",
+        Uneven.NOT_TUNED: "Not tuned, as others here were",
+        Uneven.WHOLE_SAMPLES: "Each sample of its tuning was a whole training, of others a part",
+    }[uneven]
 
 
 def end_of_training(record: Record) -> str:
