@@ -67,6 +67,19 @@ def test_what_cannot_be_analysed_is_told_and_left_out(ran: Bench) -> None:
     found = archive.analyses(leaderboard(records), ran.root / "data", told.append)
     assert [record.trial.label for record in records if record.key in found] == ["rare"]
     (line,) = told
-    assert "the predictions of 1 trials are not here" in line
+    assert line == "the predictions of 1 trial are not here (fake-20 1)"
     with pytest.raises(XMCBenchError):
         ran.store.predictions(ok)
+
+
+def test_what_cannot_be_analysed_is_a_line_for_each_kind(ran: Bench) -> None:
+    records = [
+        one.model_copy(update={"trial": one.trial.model_copy(update={"dataset": f"{one.trial.dataset}-{n}"})})
+        for n, one in enumerate(own for own in ran.store.records() * 3 if own.metrics)
+    ]
+    told: list[str] = []
+    archive = Archive({str(n): one for n, one in enumerate(records)}, {one.key: ran.store for one in records})
+    assert not list(archive.predicted([one.key for one in records], ran.root / "data", told.append))
+    (line,) = told
+    assert line.endswith(f"; and {len(records) - 1} other datasets with such a problem")
+    assert len(line) < 300

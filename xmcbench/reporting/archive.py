@@ -8,11 +8,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting import published
 from xmcbench.reporting.rows import Leaderboard, grouped
+from xmcbench.reporting.words import enumeration, number
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
+
+
+LONGEST = 160  # characters of a reason in a line for several datasets
 
 
 @dataclass(frozen=True)
@@ -65,28 +70,47 @@ class Archive:
     ) -> Iterator[tuple[Record, Dataset, Predictions]]:
         """The trials of `keys` with metrics, by dataset, whose dataset and predictions are at hand, with both.
 
-        Problems go to `on_problem`: of predictions that are not here, as of large submissions, one for each dataset.
+        Problems go to `on_problem` at the end, a line for each kind: predictions that are not here, as of large
+        submissions; datasets that cannot be loaded; predictions that do not fit.
         """
         from xmcbench.data import load
         from xmcbench.evaluation.evaluator import stored_predictions
 
+        missing: dict[str, int] = {}
+        unloaded: dict[str, list[str]] = {}  # datasets by the reason
+        unfit = []
         wanted = (record for record in self.records.values() if record.key in keys and record.metrics)
         for name, records in grouped(wanted, lambda record: record.trial.dataset).items():
             here = [record for record in records if self.places[record.key].has_predictions(record.key)]
-            if missing := len(records) - len(here):
-                on_problem(f"{name}: the predictions of {missing} trials are not here")
+            if len(records) > len(here):
+                missing[name] = len(records) - len(here)
             if not here:
                 continue
             try:
                 dataset = load(name, data)
             except XMCBenchError as problem:
-                on_problem(str(problem))
+                unloaded.setdefault(str(problem), []).append(name)
                 continue
             for record in here:
                 try:
                     yield record, dataset, stored_predictions(self.places[record.key], record, dataset)
                 except XMCBenchError as problem:
-                    on_problem(f"{record.key} {record.trial.label}: {problem}")
+                    unfit.append(f"{record.key} {record.trial.label}: {problem}")
+        if missing:
+            counts = enumeration([f"{name} {count:,}" for name, count in missing.items()])
+            on_problem(f"the predictions of {number(sum(missing.values()), 'trial')} are not here ({counts})")
+        if unloaded:
+            on_problem(
+                _grouped(
+                    [
+                        f"{enumeration(names)}: {shorten(reason, LONGEST, placeholder=' …')}"
+                        for reason, names in unloaded.items()
+                    ],
+                    "dataset",
+                )
+            )
+        if unfit:
+            on_problem(_grouped(unfit, "trial"))
 
     def analyses(self, board: Leaderboard, data: Path, on_problem: Callable[[str], None]) -> dict[str, Analysis]:
         """The analyses of the trials shown whose predictions and dataset are at hand, by key."""
@@ -98,6 +122,12 @@ class Archive:
             own = bins.get(record.trial.dataset) or bins.setdefault(record.trial.dataset, partitions(dataset))
             found[record.key] = analyse(predictions, dataset, own)
         return found
+
+
+def _grouped(problems: Sequence[str], noun: str) -> str:
+    """Problems of one kind in a line: the first one whole, and how many others there are."""
+    first, *others = problems
+    return first + (f"; and {number(len(others), f'other {noun}')} with such a problem" if others else "")
 
 
 def archive(store: Path) -> Archive:
