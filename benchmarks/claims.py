@@ -30,8 +30,9 @@ from pydantic import ValidationError
 
 from xmcbench.data import load
 from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.evaluation.bootstrap import LEVEL
 from xmcbench.evaluation.comparison import stored_samples
-from xmcbench.evaluation.significance import Estimate, Sample, difference, holm
+from xmcbench.evaluation.significance import Estimate, Relation, Sample, difference, holm, relation_shown
 from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.registry import registry
 from xmcbench.reporting.claims import (
@@ -119,7 +120,7 @@ class Attempt:
             for metric, own in found
             if own is not None
         )
-        return self.regime.model_copy(update={"columns": columns, "finding": finding(columns, papers, shown)})
+        return self.regime.model_copy(update={"columns": columns, "finding": finding_shown(columns, papers, shown)})
 
 
 class Trials:
@@ -207,9 +208,12 @@ def corrected(families: Mapping[Any, Estimate | None]) -> dict[Any, float]:
     return found
 
 
+SIGNS: dict[Relation, Sign] = {Relation.ABOVE: "+", Relation.BELOW: "-", Relation.UNDECIDED: "?"}
+
+
 def column(metric: str, better: float, than: float, estimate: Estimate, p: float) -> Column:
     """A column in per cent; `p` is corrected."""
-    sign = "?" if p >= 0.05 else "+" if estimate.value > 0 else "-"
+    sign = SIGNS[relation_shown(estimate, p < 1 - LEVEL)]
     low, high, difference = (f"{100 * value:+.2f}" for value in (*estimate.interval, estimate.value))
     values = {"better": f"{100 * better:.2f}", "than": f"{100 * than:.2f}", "difference": difference}
     return Column(metric=metric, **values, interval=(low, high), sign=sign)
@@ -301,7 +305,7 @@ def papers_sign(differences: dict[str, float]) -> Sign:
     return "+" if signs == {"+"} else "-" if signs == {"-"} else "?"
 
 
-def finding(columns: Sequence[Column], papers: Mapping[str, dict[str, float]], shown: str) -> Finding:
+def finding_shown(columns: Sequence[Column], papers: Mapping[str, dict[str, float]], shown: str) -> Finding:
     """What the metric that a claim names says of it: the other columns are what else moved, and decide nothing."""
     if not columns:
         return "not run yet"

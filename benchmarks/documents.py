@@ -43,7 +43,20 @@ from findings_tables import (
 )
 from jinja2.runtime import Context, Macro
 from studies import EQUAL, LATE, STUDIES, Board, Boards, Gap, Method
-from words import FORMATS, best, clauses, correlations, cut, everywhere, joined, says, spread, throughout, weak
+from words import (
+    FORMATS,
+    best,
+    clauses,
+    converged,
+    correlations,
+    cut,
+    everywhere,
+    joined,
+    says,
+    spread,
+    throughout,
+    weak,
+)
 
 from xmcbench.data import find_source
 from xmcbench.errors import XMCBenchError, suggest
@@ -125,7 +138,7 @@ class Statements(jinja2.Environment):
             "late": 1 - LATE,
             "less_budget": 1 - CHANGE,
         }
-        filters = (says, clauses, best, weak, throughout, correlations, joined, cut, spread)
+        filters = (says, clauses, best, converged, weak, throughout, correlations, joined, cut, spread)
         self.filters |= FORMATS | {function.__name__: function for function in filters}
         self.filters = {name: self._filter(function) for name, function in self.filters.items()}
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from statistics import fmean
 
-from studies import ALONG, LATE, METRICS, Board, Boards, Method, Relation, half
+from studies import ALONG, LATE, METRICS, Board, Boards, Method, half
 
-from xmcbench.evaluation.significance import rank_intervals
+from xmcbench.evaluation.significance import Relation, rank_intervals
 from xmcbench.reporting.text_table import format_value
 
 SUMMARISED = ("P@5", "PSP@5")  # in the table of all datasets

@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 from jinja2 import nodes
-from words import NUMERALS, SUPERLATIVES, WORDS
+from words import ENDS, NUMERALS, SUPERLATIVES, WORDS
 
 NOT_PROSE = re.compile(
     r"```.*?```|<!--.*?-->|`[^`\n]*`|\]\([^)\n]*\)|<[^>\n]*>|https?://\S+"  # code, comments, targets of links, tags
@@ -16,7 +16,7 @@ NOT_PROSE = re.compile(
     re.DOTALL,
 )
 NUMBER = re.compile(rf"\d[\d.,]*|\b(?:{NUMERALS})s?\b", re.IGNORECASE)
-COMPARISON = re.compile(rf"\b(?:{'|'.join((*WORDS, *SUPERLATIVES))})\b", re.IGNORECASE)
+COMPARISON = re.compile(rf"\b(?:{'|'.join((*WORDS, *SUPERLATIVES, *ENDS))})\b", re.IGNORECASE)
 
 
 def typed(source: str, name: str = "") -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 from math import inf
 from pathlib import Path
@@ -21,7 +20,15 @@ from scipy.stats import spearmanr
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
-from xmcbench.evaluation.significance import Estimate, Sample, difference, estimate, significant_together
+from xmcbench.evaluation.significance import (
+    Estimate,
+    Relation,
+    Sample,
+    difference,
+    estimate,
+    relation_shown,
+    significant_together,
+)
 from xmcbench.reporting import curated, plots
 from xmcbench.reporting.make_rows import newest_versions
 from xmcbench.trial.budget import Budget, UnknownBudget
@@ -86,15 +93,6 @@ FAMILIES = {
 LABELS = {"trees": ("plt", "parabel", "xr-linear"), "memories": ("rae", "rae-in-batch")}
 
 
-class Relation(StrEnum):
-    """What the records say of two methods."""
-
-    ABOVE = "above"
-    BELOW = "below"
-    EQUAL = "equal"  # not significantly different, and two one-sided tests find them within `EQUAL` of each other
-    UNDECIDED = "undecided"
-
-
 @dataclass(frozen=True)
 class Gap:
     """By how much a method is above another by a metric; as text, in points with a sign."""
@@ -108,9 +106,7 @@ class Gap:
 
     @property
     def relation(self) -> Relation:
-        if self.significant:
-            return Relation.ABOVE if self.found.value > 0 else Relation.BELOW
-        return Relation.EQUAL if self.found.equivalence_margin <= EQUAL else Relation.UNDECIDED
+        return relation_shown(self.found, self.significant, EQUAL)
 
     @property
     def points(self) -> str:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from math import inf
 from typing import Any
 
-from studies import Board, Gap, Method, Relation
+from studies import Board, Gap, Method
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.significance import Relation
 
+TWICE = 2.0  # times the budget of a training that may show that a shorter one has converged
 WEAK = 0.7  # rank correlations up to here are called weak
 
 # The words of comparison, and what the records must say of two methods for each.
@@ -25,6 +28,7 @@ WORDS: dict[str, Relation] = {
     for word in words.split()
 }
 SUPERLATIVES = ("best", "worst", "highest", "lowest")  # said by `best`
+ENDS = ("converge", "converges", "converged", "flat", "plateau", "plateaus", "saturates", "saturated")  # by `converged`
 NUMERALS = (
     "two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|hundred|thousand|million|half|third|quarter|fifth"
     "|eighth|tenth|twice|double"
@@ -47,6 +51,22 @@ def says(gap: Gap, *phrases: str) -> str:
         raise XMCBenchError(f"{gap.told}, which is {gap.relation}: not {' or '.join(map(repr, phrases))}")
     phrase = by_relation[gap.relation]
     return f"{phrase} (within {gap.margin} points)" if gap.relation is Relation.EQUAL else phrase
+
+
+def converged(longer: Method, shorter: Method, metric: str) -> str:
+    """Whether a training has converged by a metric: one of `TWICE` the budget changes it by less than `EQUAL`.
+
+    Raises `XMCBenchError` where the longer training has less than that.
+    """
+    limits, others = (own.records[0].trial.budget.spending() for own in (shorter, longer))
+    times = min(others.get(name, inf) / limit for name, limit in limits.items())
+    if times < TWICE:
+        raise XMCBenchError(f"{longer.label} has {times:.3g} times the budget of {shorter.label}, expected {TWICE}")
+    gap = longer.over(shorter, metric)
+    if gap.relation is Relation.EQUAL:
+        return f"has converged by {metric}: {times:g} times the budget changes it by less than {gap.margin} points"
+    how = "has not converged" if gap.significant else "has not been shown to converge"
+    return f"{how} by {metric}: {times:g} times the budget changes it by {gap} points"
 
 
 def best(row: Method, phrase: str, metric: str, *groups: str) -> str:

@@ -14,12 +14,12 @@ import pytest
 from documents import TEMPLATES, Statements, flowed
 from hand_written import typed
 from PIL import Image
-from studies import EQUAL, STUDIES, Board, Boards, Gap, Relation, Study
-from words import clauses, relation_of, says
+from studies import EQUAL, STUDIES, Board, Boards, Gap, Study
+from words import clauses, converged, relation_of, says
 
 import xmcbench as xb
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation.significance import Estimate
+from xmcbench.evaluation.significance import Estimate, Relation
 from xmcbench.reporting.make_rows import newest_versions
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.trial.store import Store
@@ -87,6 +87,16 @@ def test_rows_that_test_results_suggested_are_chosen_by_held_out_queries_or_name
     for name in ("answers.jinja", "found.md.jinja"):
         source = (TEMPLATES / name).read_text(encoding="utf-8")
         assert not [label for label in suggested if f'"{label}"' in source]
+
+
+def test_converged_is_said_of_a_run_of_twice_the_budget_that_changed_little(boards: Boards) -> None:
+    """The margin of a word is that of `equal`; a change that is significant is the other side."""
+    shorter, longer = boards["records"]["ova"], boards.suite("one-vs-all-longer", "lf-tibkat-15k")["ova"]
+    assert converged(longer, shorter, "P@5").startswith("has converged by P@5: 4 times the budget ")
+    assert converged(longer, shorter, "PSP@5").startswith("has not converged by PSP@5: 4 times the budget ")
+    with pytest.raises(XMCBenchError, match="expected 2"):
+        converged(shorter, longer, "P@5")
+    assert list(typed("It has converged and its curve is flat."))
 
 
 # What may not stand in a template ------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ def test_every_column_has_its_difference_and_the_regime_its_scale(root: Path) ->
     (regime,) = claim.regimes
     assert [column.metric for column in regime.columns] == ["P@1", "P@5"]
     assert (regime.finding, regime.verdict) == ("seen", "seen here")
-    assert str(regime.scale) == "catalog-200, 200 labels, tfidf-nn, 1 epochs"
+    assert str(regime.scale) == "catalog-200, 200 labels, tfidf-nn, 1 epoch"
     store = Store(root / "results")
     sides = [[store.record(key) for key in keys] for keys in (regime.better_keys, regime.than_keys)]
     found = difference(*(stored_samples(store, [r for r in side if r], ["P@1"])["P@1"] for side in sides))
@@ -94,14 +94,14 @@ def test_signs_and_findings_by_hand() -> None:
         "?",
         "?",
     ]
-    assert claims.finding((), {}, "P@1") == "not run yet"
+    assert claims.finding_shown((), {}, "P@1") == "not run yet"
     papers = {"a": {"d": 1.0}, "b": {"d": -1.0}}
     for sign, found in (("+", "seen"), ("-", "not seen"), ("?", "undecided")):
         named, other = (
             Column(metric=metric, better="1", than="1", difference="0", interval=("0", "0"), sign=own)
             for metric, own in (("a", sign), ("b", "+"))
         )
-        assert claims.finding((named, other), papers, "a") == found
+        assert claims.finding_shown((named, other), papers, "a") == found
 
 
 def test_words_of_a_reproduction_need_the_papers_scale() -> None:
@@ -223,7 +223,7 @@ def test_written_differences_follow_from_accepted_records() -> None:
             assert column.interval == tuple(f"{100 * end:+.2f}" for end in found.interval), regime.suite
             assert column.sign == "?" or found.significant
         if papers is not None:
-            assert regime.finding == claims.finding(regime.columns, papers, shown)
+            assert regime.finding == claims.finding_shown(regime.columns, papers, shown)
 
 
 def test_the_document_is_short() -> None:

@@ -17,6 +17,7 @@ from xmcbench.trial.record import Record, Status
 
 from .made import cited, failed, record
 
+ONCE = "Each has one seed: nothing is said of another training run."
 NOISE = 0.01  # standard error of a row's metric over test queries
 
 
@@ -39,13 +40,12 @@ def board(values: Mapping[str, float]) -> Leaderboard:
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"a": 0.9, "b": 0.5}, "a (one seed) has the highest P@1, 90.00; the next, b (one seed), is 40.0 behind."),
+        ({"a": 0.9, "b": 0.5}, "a has the highest P@1, 90.00; the next, b, is 40.0 behind. " + ONCE),
         (
             {"a": 0.9, "b": 0.895, "c": 0.89, "d": 0.5},
-            "a (one seed) has the highest P@1, 90.00; b (one seed) and c (one seed) tie with it; "
-            "the next, d (one seed), is 40.0 behind.",
+            "a has the highest P@1, 90.00; b and c tie with it; the next, d, is 40.0 behind. " + ONCE,
         ),
-        ({"a": 0.9, "b": 0.895}, "a (one seed) has the highest P@1, 90.00; b (one seed) ties with it."),
+        ({"a": 0.9, "b": 0.895}, "a has the highest P@1, 90.00; b ties with it. " + ONCE),
         ({"a": 0.9}, "a has the highest P@1, 90.00; no other row is ranked."),
     ],
 )
@@ -54,12 +54,19 @@ def test_the_closing_sentence_says_who_leads_ties_and_follows(values: dict[str, 
     assert closing(group) == sentence
 
 
+def test_a_row_of_one_seed_is_named_so_beside_others_of_several() -> None:
+    records = [record("a", 0.9 + seed / 1000, method="a", seed=seed) for seed in range(5)]
+    records.append(record("b", 0.5, method="b", config={"n": 1}))
+    (group,) = leaderboard(records, resampled=resamples(records)).groups
+    assert closing(group) == "a has the highest P@1, 90.20; the next, b (one seed), is 40.2 behind."
+
+
 def test_who_ties_in_words_is_who_is_marked() -> None:
     (group,) = board({f"m{i}": 0.9 - 0.006 * i for i in range(9)}).groups
     tied = [row.label for row in group.rows if "P@1" in row.tied]
     assert 0 < len(tied) < 8
     said = closing(group)
-    assert all((f"{name} (one seed)" in said.split("tie")[0]) == (name in tied) for name in tied[:4])
+    assert all((name in said.split("tie")[0]) == (name in tied) for name in tied[:4])
     assert "the next, " + next(row.label for row in group.rows[1:] if "P@1" not in row.tied) in said
 
 
@@ -113,7 +120,7 @@ def test_what_happened_to_the_users_rows_is_said_unasked() -> None:
 
 def test_a_run_says_who_leads_before_the_first_table() -> None:
     lines = answer(board({"a": 0.9, "b": 0.5}), every=True, closing_first=True).splitlines()
-    assert lines[0].startswith("a (one seed) has the highest P@1")
+    assert lines[0].startswith("a has the highest P@1")
     assert lines[2] == "made, budget: 1,000 steps"
 
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import combinations
 
 import numpy as np
@@ -183,6 +184,26 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def significant_together(estimates: Sequence[Estimate]) -> list[bool]:
     """Of each estimate, whether its value is not 0 at 5 %, corrected for their number."""
     return [p < 1 - LEVEL for p in holm([own.p for own in estimates])]
+
+
+class Relation(StrEnum):
+    """What a difference says of two configurations."""
+
+    ABOVE = "above"
+    BELOW = "below"
+    EQUAL = "equal"  # not significantly different, and shown to be within a margin
+    UNDECIDED = "undecided"
+
+
+def relation_shown(found: Estimate, significant: bool, margin: float = 0.0) -> Relation:
+    """What a difference says: `significant` after the correction for all that it is looked at together with.
+
+    Two configurations are equal where two one-sided tests at 5 % each find the difference within `margin`, a fraction.
+    Without a margin no two are.
+    """
+    if significant:
+        return Relation.ABOVE if found.value > 0 else Relation.BELOW
+    return Relation.EQUAL if margin and found.equivalence_margin <= margin else Relation.UNDECIDED
 
 
 def tied_with_best(rows: Sequence[Sample]) -> list[bool]:

@@ -29,35 +29,36 @@ def closing(group: Group) -> str:
     if not ranked:
         return f"No row is ranked: {enumeration([f'{n} {status}' for status, n in _states(group.rows).items()])}."
     metric, (best, *others) = group.sort, ranked
-    leads = f"{_name(best)} has the highest {metric}, {cell(best, metric)}"
+    alone = [row for row in ranked if row.tested and len(row.keys) == 1]
+    once = len(alone) == len(ranked)  # what holds for all rows is said once
+
+    def name(row: Row) -> str:
+        kind = row.kind if row.kind and row.kind not in row.label else ""
+        about = ", ".join(filter(None, (kind, "one seed" if row in alone and not once else "")))
+        return f"{row.label} ({about})" if about else row.label
+
+    leads = f"{name(best)} has the highest {metric}, {cell(best, metric)}"
     if not others:
         return f"{leads}; no other row is ranked."
     if group.source == "published":
-        return f"{leads}; {_name(others[0])} is {_behind(best, others[0], metric)} behind, as papers print them."
+        return f"{leads}; {name(others[0])} is {_behind(best, others[0], metric)} behind, as papers print them."
     if metric not in best.tested:
-        return f"{leads}; {_name(others[0])} is {_behind(best, others[0], metric)} behind; differences were not tested."
+        return f"{leads}; {name(others[0])} is {_behind(best, others[0], metric)} behind; differences were not tested."
     tied = [row for row in others if metric in row.tied]
     others = [row for row in others if metric not in row.tied]
-    sentence = f"{leads}"
+    sentence = leads
     if tied:
-        sentence += f"; {enumeration([_name(row) for row in tied])} {'tie' if len(tied) > 1 else 'ties'} with it"
+        sentence += f"; {enumeration([name(row) for row in tied])} {'tie' if len(tied) > 1 else 'ties'} with it"
     if others:
         first = others[0]
         how = "" if metric in first.tested else ", a difference that was not tested"
-        sentence += f"; the next, {_name(first)}, is {_behind(best, first, metric)} behind{how}"
-    return f"{sentence}."
+        sentence += f"; the next, {name(first)}, is {_behind(best, first, metric)} behind{how}"
+    return f"{sentence}." + (" Each has one seed: nothing is said of another training run." if once else "")
 
 
 def _states(rows: Sequence[Row]) -> Counter[str]:
     """The number of rows by their status; a scored row that is not ranked is not comparable."""
     return Counter("not comparable" if row.status == "ok" else str(row.status) for row in rows)
-
-
-def _name(row: Row) -> str:
-    kind = row.kind if row.kind and row.kind not in row.label else ""
-    seeds = "one seed" if row.source == "measured" and len(row.keys) == 1 and not row.std and row.tested else ""
-    about = ", ".join(filter(None, (kind, seeds)))
-    return f"{row.label} ({about})" if about else row.label
 
 
 def _behind(best: Row, other: Row, metric: str) -> str:
