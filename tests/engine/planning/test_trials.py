@@ -139,7 +139,7 @@ def test_a_refused_pass_is_told(planned: Callable[..., TrialPlan]) -> None:
     assert planned(**settings, budget={"epochs": 2}).notes == ()
     tokens = planned(**settings, budget={"epochs": 1}).ledger.encoder_tokens + 100
     (told,) = planned(**settings, budget={"encoder_tokens": tokens}).notes
-    assert told == "a: mining or clustering does not fit into the budget: training ends after 1 epochs"
+    assert told == "a: mining or clustering does not fit into the budget: training ends after 1 epoch"
 
 
 def test_what_does_not_fit_is_told_and_what_might_is_run(planned: Callable[..., TrialPlan]) -> None:

@@ -196,7 +196,8 @@ class Planner:
         values = 3 * (len(run.largest.query_ids) * encoder.dimension) + 2 * parameters
         sent = (workers - 1) / workers * FLOAT * values
         if ledger.refused_pass:
-            then = "goes on without it" if method.skips_refreshes else f"ends after {ledger.epochs:.3g} epochs"
+            plural = "" if f"{ledger.epochs:.3g}" == "1" else "s"
+            then = "goes on without it" if method.skips_refreshes else f"ends after {ledger.epochs:.3g} epoch{plural}"
             notes = (*notes, f"{trial.label}: mining or clustering does not fit into the budget: training {then}")
         if whole is not method:
             first = f"what trains its encoder ({method.name}) is counted, the stage that follows is not"
