@@ -622,6 +622,75 @@ def test_what_is_no_table_says_which_conversion_is_needed(tmp_path: Path, name: 
     refused(hint, tmp_path / name)
 
 
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet", "bool"])
+def test_a_column_for_each_label_is_refused_with_the_conversion(tmp_path: Path, kind: str) -> None:
+    """With a column of labels that is not there, and with one of the columns of zeros and ones."""
+    path = tmp_path / f"a.{kind.replace('bool', 'parquet')}"
+    labels = ("art", "law", "pop")
+    held = [{"text": f"t {i}"} | {name: i % size == 0 for size, name in enumerate(labels, 2)} for i in range(40)]
+    found = [{name: int(value) if value in (0, 1) else value for name, value in row.items()} for row in held]
+    if kind == "csv":
+        lines(path, "text,art,law,pop", *(",".join(map(str, row.values())) for row in found))
+    elif kind == "jsonl":
+        lines(path, *map(json.dumps, found))
+    else:
+        pq.write_table(pa.Table.from_pylist(held if kind == "bool" else found), path)
+    mend = r"expected one column of labels, which pandas makes: table\['labels'\] = "
+    refused(rf"unknown column 'labels' .*: 3 columns hold zeros and ones, such as 'art' and 'law': {mend}", path)
+    refused(mend, path, "--labels", "law")
+    if kind != "bool":
+        assert imported(path, "--labels", "law", "--yes")[0].card.num_labels == 2
+
+
+def test_one_column_of_zeros_and_ones_is_one_of_labels(tmp_path: Path) -> None:
+    dataset, _ = imported(lines(tmp_path / "a.csv", "text,labels", *(f"t {i},{i % 2}" for i in range(40))))
+    assert names(dataset) == {"0", "1"}
+
+
+# Folders that the library `datasets` wrote ---------------------------------------------------------------------------
+
+CLASSES = ["arts", "music", "law"]
+
+
+@pytest.mark.parametrize("form", ["saved", "shards", "parquet", "filtered"])
+def test_what_the_library_writes_has_its_class_names(tmp_path: Path, form: str) -> None:
+    library = pytest.importorskip("datasets", reason="needs datasets")
+    classes = library.Sequence(library.ClassLabel(names=CLASSES))
+    features = library.Features({"text": library.Value("string"), "labels": classes})
+    made = {
+        split: {"text": [f"{split} {i}" for i in range(count)], "labels": [[i % 3, (i + 1) % 3] for i in range(count)]}
+        for split, count in (("train", 30), ("test", 12))
+    }
+    parts = {split: library.Dataset.from_dict(rows, features=features) for split, rows in made.items()}
+    folder = tmp_path / "repo"
+    if form == "parquet":
+        (folder / "data").mkdir(parents=True)
+        for split, part in parts.items():
+            part.to_parquet(folder / "data" / f"{split}-00000-of-00001.parquet")
+    else:
+        whole = library.DatasetDict(parts)
+        whole = whole.filter(lambda row: 0 in row["labels"]) if form == "filtered" else whole
+        whole.save_to_disk(folder, num_shards={"train": 3, "test": 1} if form == "shards" else None)
+    dataset, _ = imported(folder, "--format", "hf")
+    assert rows(dataset) == (28 if form == "filtered" else 42)
+    assert pairs(dataset)["train 0"] == {"arts", "music"}
+    if form == "shards":
+        (folder / "train" / "data-00001-of-00003.arrow").unlink()
+        again = (folder, "--format", "hf", "--replace")
+        refused("1 of 3 files of the split are missing: data-00001-of-00003.arrow", *again)
+        assert rows(imported(*again, "--yes")[0]) == 32
+
+
+def test_a_saved_dataset_without_splits_says_how_to_make_them(tmp_path: Path) -> None:
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+    table = pa.table({"text": ["a"], "labels": [["x"]]})
+    with pa.ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), table.schema) as stream:
+        stream.write_table(table)
+    refused(r"found no train split .*: none.*`dataset.train_test_split\(0.2\).save_to_disk", folder, "--format", "hf")
+
+
 def test_an_excel_file_says_its_delimiter(tmp_path: Path) -> None:
     path = lines(tmp_path / "a.csv", "sep=;", "text;labels", *(f"a, b {i};red" for i in range(20)))
     dataset, _ = imported(path)

@@ -99,6 +99,32 @@ def test_a_file_of_equal_size_and_time_is_read_again(raw: Path, cache: Path, tmp
     assert load("small", raw.parent, cache).label_texts[0] == "lot"
 
 
+@pytest.mark.parametrize("name", ["trn_X.txt", "trn_X_Y.txt", "tst_X_Y.txt", "tst_filter_labels.txt", "card.yaml"])
+@pytest.mark.parametrize("how", ["in place", "a link to another", "a hard link"])
+def test_every_file_of_a_dataset_is_read_again(raw: Path, cache: Path, tmp_path: Path, name: str, how: str) -> None:
+    """Replaced with equal size and time; a byte of the content differs."""
+    path = raw / name
+    own = {"tst_filter_labels.txt": "0 0\n", "card.yaml": "max_length: 31\n"}
+    if name in own:
+        path.write_text(own[name])
+    before, state = load("small", raw.parent, cache).card.content_hash, path.stat()
+    changes = {"trn_X.txt": (" ", "_"), "card.yaml": ("31", "30"), "tst_filter_labels.txt": ("0 0", "0 1")}
+    old, new = changes.get(name, ("0:", "3:"))
+    content = path.read_text().replace(old, new, 1)
+    assert content != path.read_text()
+    other = path if how == "in place" else tmp_path / "other"
+    other.write_text(content)
+    os.utime(other, ns=(state.st_atime_ns, state.st_mtime_ns))
+    if how == "a link to another":
+        path.unlink()
+        path.symlink_to(other)
+    elif how == "a hard link":
+        path.unlink()
+        path.hardlink_to(other)
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (state.st_size, state.st_mtime_ns)
+    assert load("small", raw.parent, cache).card.content_hash != before
+
+
 def test_the_hash_is_of_the_content_and_not_of_the_place(raw: Path, cache: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere" / "other-name"
     moved.parent.mkdir()

@@ -24,6 +24,10 @@ from xmcbench.data.texts import PackedTexts, take
 LOOKED_AT = 100_000  # texts of rows, at most: every one of them, or evenly spaced ones
 EXAMPLE = 80  # characters of an example
 PAIRS = 0.5  # share of the rows that repeat a text, from which on each row seems to be a pair of a text and a label
+INDICATORS_MEND = (
+    "expected one column of labels, which pandas makes: "
+    "table['labels'] = [[name for name in NAMES if row[name]] for row in table.to_dict('records')]"
+)
 LEFT_OUT, KEPT = ("left out",), ("kept",)  # what an import did with repeated texts
 MANY = 0.1  # share of the labels from which on a suspicion is a doubt: below it is a note
 
@@ -70,6 +74,7 @@ class Kind(StrEnum):
     QUOTED_FIELDS = "quoted fields"  # in a file that is read without quoting
     SEPARATOR = "separator"
     NUMBERS_FOR_NAMES = "numbers for names"  # another column has the names
+    INDICATOR_COLUMNS = "indicator columns"  # of zeros and ones, one for each label
     CODES_FOR_NAMES = "codes for names"  # another column of the vocabulary has the names
     ENCODING = "encoding"
     MIXED_FIELDS = "mixed fields"  # some are lists, others are not

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from xmcbench.data.inspection import Finding, Kind, Report, Severity
+from xmcbench.data.inspection import INDICATORS_MEND, Finding, Kind, Report, Severity
 
 WORDS = {Severity.GRAVE: "grave", Severity.DOUBT: "doubtful", Severity.NOTE: "note"}
 NAMED = 5  # names in a sentence
@@ -130,6 +130,14 @@ _sentence(
     Kind.NUMBERS_FOR_NAMES,
     lambda f: f"the labels are numbers, which the column {' or '.join(map(repr, f.names))} names",
     lambda f: f"--labels {f.names[0]} takes the names",
+)
+_sentence(
+    Kind.INDICATOR_COLUMNS,
+    lambda f: (
+        f"{f.count:,} columns hold zeros and ones, such as {f.names[0]!r} and {f.names[1]!r}: it seems, one for each "
+        "label"
+    ),
+    INDICATORS_MEND,
 )
 _sentence(
     Kind.CODES_FOR_NAMES,

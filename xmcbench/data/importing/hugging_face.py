@@ -90,7 +90,8 @@ def _no_split(folder: Path, wanted: str, splits: Mapping[str, _Split]) -> XMCBen
     found = ", ".join(sorted(splits)) or "none"
     others = sorted(splits.keys() - {"train"})
     hint = f", or --test-split {others[0]}, which takes that one" if wanted != "train" and others else ""
-    expected = f"expected {wanted}/*.arrow or {wanted}-*.parquet{hint}"
+    made = "" if hint else "; of one split `dataset.train_test_split(0.2).save_to_disk(folder)` makes both"
+    expected = f"expected {wanted}/*.arrow or {wanted}-*.parquet{hint}{made}"
     return XMCBenchError(f"{folder}: found no {wanted} split (splits: {found}), {expected}")
 
 
@@ -99,7 +100,8 @@ def _rows(split: str, found: _Split, options: Options, report: Report, names: Se
     count = hidden = 0
     first = ""
     named = names is not None
-    for row in chain.from_iterable(read_rows(path, options, report, named) for path in found.files):
+    there = [path for path in found.files if path.is_file()]  # `_check_shards` names the others
+    for row in chain.from_iterable(read_rows(path, options, report, named) for path in there):
         count += 1
         if names is not None and str(HIDDEN) in row.labels:
             hidden, first = hidden + 1, first or row.where

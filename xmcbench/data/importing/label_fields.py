@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xmcbench.data.importing.options import Options
-from xmcbench.data.inspection import Kind, Report, Severity
+from xmcbench.data.inspection import INDICATORS_MEND, Kind, Report, Severity
 from xmcbench.errors import XMCBenchError, shown
 
 SNIFFED = 1000  # rows that tell how labels are written
@@ -76,6 +76,17 @@ def _value(item: str) -> Any:
     return float(item) if re.search(r"[.eE]", item) else int(item)
 
 
+def is_indicator(field: Any) -> bool:
+    """Whether a field is a zero or a one, as of a column that stands for one label.
+
+    >>> [is_indicator(field) for field in (0, 1.0, True, "1", " 0.0", "false", 2, "", None, [1], "yes")]
+    [True, True, True, True, True, True, False, False, False, False, False]
+    """
+    if isinstance(field, str):
+        return field.strip().lower() in ("0", "1", "0.0", "1.0", "true", "false")
+    return isinstance(field, int | float) and field in (0, 1)
+
+
 class LabelColumn:
     """How the labels of a column are written, as its first fields tell; reads the labels of each field."""
 
@@ -114,6 +125,8 @@ class LabelColumn:
             field = items
         elif isinstance(field, int) and not isinstance(field, bool):
             field = [field]
+        if isinstance(field, bool):
+            raise XMCBenchError(f"{self._where(row)}: found {field}, expected labels: {INDICATORS_MEND}")
         if not isinstance(field, list):
             raise XMCBenchError(f"{self._where(row)}: found {shown(field)}, expected text or a list of labels")
         if self._multi_hot:

@@ -9,10 +9,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from xmcbench.data.importing.label_fields import SNIFFED, LabelColumn, as_text
+from xmcbench.data.importing.label_fields import SNIFFED, LabelColumn, as_text, is_indicator
 from xmcbench.data.importing.options import SEPARATOR, Options
 from xmcbench.data.importing.records import first_records, open_parquet, read_records, suffix_of
-from xmcbench.data.inspection import PIECE, Kind, Report, Severity
+from xmcbench.data.inspection import INDICATORS_MEND, PIECE, Kind, Report, Severity
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 
 CANDIDATES = ("|", ",", ";", "\t", " ")
@@ -53,10 +53,22 @@ def _rows(
 ) -> Iterator[tuple[str, Row]]:
     """Each row after its value in the third of `columns`, by which rows are grouped, if there is one."""
     text, labels, *group = columns
-    first = list(islice(records, SNIFFED))
-    for where, record in first:
-        _check_columns(record, columns, where)
+    try:
+        first = list(islice(records, SNIFFED))
+        for where, record in first:
+            _check_columns(record, columns, where)
+    except UnknownNameError as error:
+        if len(found := _indicators(path, options, columns)) > 1:
+            names = f"such as {found[0]!r} and {found[1]!r}"
+            raise XMCBenchError(
+                f"{error}: {len(found)} columns hold zeros and ones, {names}: {INDICATORS_MEND}"
+            ) from error
+        raise
     fields = [record[labels] for _, record in first]
+    if fields and all(is_indicator(field) for field in fields):
+        beside = [labels, *_indicators(path, options, columns)]
+        if len(beside) > 1:
+            report.add(Kind.INDICATOR_COLUMNS, Severity.GRAVE, len(beside), place=str(path), names=beside[:2])
     column = LabelColumn(labels, fields, options, report, first[0][0] if first else str(path))
     labelled, is_number = False, True
     count = separated = 0
@@ -77,6 +89,13 @@ def _rows(
         _look_within(path, options, report, columns, column)
     if labelled and is_number and not (named or options.given("label_texts")):
         _look_for_names(path, options, report, columns)
+
+
+def _indicators(path: Path, options: Options, columns: Sequence[str]) -> list[str]:
+    """The columns of a table, beside `columns`, that hold zeros and ones alone in its first rows."""
+    records = first_records(path, options, SNIFFED)
+    names = [name for name in (records[0] if records else ()) if name not in columns]
+    return [name for name in names if all(is_indicator(record.get(name)) for record in records)]
 
 
 def _check_columns(record: dict[str, Any], columns: Sequence[str], where: str) -> None:
