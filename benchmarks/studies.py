@@ -286,11 +286,11 @@ class Board:
         """Those of the newest code, where a label has trials of several: no value is a mean of two codes."""
         alike: defaultdict[str, list[Record]] = defaultdict(list)
         for record in records:
-            alike[record.trial.but_seed].append(record)
+            alike[record.but_seed].append(record)
         parts = sorted({part for record in records for part in record.trial.versions})
 
         def version(own: list[Record]) -> tuple[list[int], str]:
-            return [own[0].trial.versions.get(part, 0) for part in parts], own[0].ended
+            return [own[0].trial.versions.get(part, 0) for part in parts], max(one.ended for one in own)
 
         return max(alike.values(), key=version)
 

@@ -17,6 +17,7 @@ from fakes.bench import Bench
 from xmcbench.data.source import Source
 from xmcbench.files.manifest import write_manifest
 from xmcbench.plugins.registry import ONLY, registry
+from xmcbench.trial.store import MODEL
 
 Ask = Callable[..., tuple[int, str, str]]
 
@@ -139,6 +140,9 @@ def test_a_model_that_cannot_be_had_is_one_line(bench: Bench, ask: Ask) -> None:
     (model / "popularity.json").write_text("[1, 2")
     assert f"{model / 'popularity.json'}: damaged: found 5 bytes" in refused(ask("ok", "--text", "a"))
     write_manifest(model)
+    assert f"{model}: the model of another trial" in refused(ask("ok", "--text", "a"))
+    digests = {name: own for name, own in record.digests.items() if name != MODEL}  # as an older record
+    bench.store.write_record(record.model_copy(update={"digests": digests}))
     assert f"{model}: cannot be loaded: JSONDecodeError" in refused(ask("ok", "--text", "a"))
     (model / "manifest.json").unlink()
     assert f"{model}: found no manifest.json" in refused(ask("ok", "--text", "a"))
@@ -188,6 +192,11 @@ def test_added_labels_are_ranked_or_the_method_says_why_not(
     assert json.loads(ask("match", *arguments)[1]) == [{"text": "train", "labels": [], "no_label": "no label found"}]
     refusal = refused(ask("ok", *arguments, "--labels", bench.root / "labels"))
     assert refusal == "error: method 'fake-ok' ranks only the labels that it was fitted with\n"
+    (bench.root / "known").write_text("new\nlabel 3\n")
+    (bench.root / "twice").write_text("new\nnewer\nnew\n")
+    for name, problem in (("known:2", "'label 3', expected a new label: the dataset"), ("twice:3", "it is in line 1")):
+        assert problem in (found := refused(ask("match", *arguments, "--labels", bench.root / name[:-2])))
+        assert name in found
     refusal = refused(ask("match", *arguments, "--labels", bench.root / "none"))
     assert "none: found no label, expected one per line" in refusal
 

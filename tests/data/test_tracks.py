@@ -149,6 +149,16 @@ def test_a_derived_dataset_is_loaded_like_any_other(tmp_path: Path, base: Datase
     assert len(copy) == 1
 
 
+def test_a_folder_never_takes_the_place_of_a_track(tmp_path: Path) -> None:
+    for name in (f"{BASE}+few-shot-1", "mine+yours"):
+        (tmp_path / name).mkdir()
+        for file in ("trn.json", "tst.json", "lbl.json"):
+            (tmp_path / name / file).write_text("{}\n")
+    with pytest.raises(XMCBenchError, match=r"a folder with the name of a track of catalog-200: rename it"):
+        find_source(f"{BASE}+few-shot-1", tmp_path)
+    assert find_source("mine+yours", tmp_path).name == "mine+yours"
+
+
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [

@@ -168,8 +168,10 @@ def test_a_broken_row_is_named_with_its_value(
         read_entries(tmp_path / "p.npz", QUERIES, LABELS)
 
 
-def test_an_infinite_score_is_named(made: tuple, tmp_path: Path) -> None:
-    made[1][4, 0] = np.inf
+@pytest.mark.parametrize(("column", "value"), [(0, np.inf), (-1, -np.inf)])
+def test_an_infinite_score_is_named(made: tuple, tmp_path: Path, column: int, value: float) -> None:
+    made[0][4, column] = max(made[0][4, column], 0)
+    made[1][4, column] = value
     write_rows(tmp_path / "p.npz", *made)
     with pytest.raises(XMCBenchError, match=r"query 4: found label \d+ with a score that is not a finite number"):
         read_entries(tmp_path / "p.npz", QUERIES, LABELS)

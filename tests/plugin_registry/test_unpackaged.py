@@ -14,7 +14,6 @@ from fakes.bench import Bench
 
 import xmcbench as xb
 from xmcbench.plugins.registry import FILES, registry
-from xmcbench.trial import provenance
 from xmcbench.trial.record import Record, Status
 from xmcbench_plugins.board.acceptance import problems
 
@@ -55,7 +54,6 @@ def run_file(bench: Bench, capsys: pytest.CaptureFixture[str], source: str) -> R
     file.write_text(source)
     suite = bench.suite({"mine": {"method": "mine"}})
     registry.cache_clear()  # as a new process
-    provenance._digest.cache_clear()
     code, _, errors = told(capsys, "run", suite, "--plugin", file, *bench.places)
     assert code == 0, errors
     return max(bench.store.records(), key=lambda record: (record.started, record.trial.distribution))
@@ -68,7 +66,7 @@ def test_a_file_is_run_in_workers_and_its_code_is_in_the_key(bench: Bench, capsy
     assert len(first.code_digest) == 64
     assert any("is unpackaged" in problem for problem in problems(first))
     assert run_file(bench, capsys, FILE).key == first.key
-    run_file(bench, capsys, FILE + "# changed\n")
+    run_file(bench, capsys, FILE + "CHANGED = 1\n")
     keys = {record.key: record for record in bench.store.records()}
     assert len(keys) == 2
     assert len({record.code_digest for record in keys.values()}) == 2

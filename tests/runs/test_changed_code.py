@@ -10,15 +10,19 @@ from pathlib import Path
 import pytest
 from fakes.bench import Bench
 
+from xmcbench.errors import XMCBenchError
+from xmcbench.files.manifest import checked_folder
 from xmcbench.plugins.registry import plugin_package, registry
-from xmcbench.trial import provenance
+from xmcbench.reporting.ranked_groups import leaderboard
+from xmcbench.runs.saved_model import load_saved_model, saved_model
+from xmcbench.trial import code, provenance
 from xmcbench_plugins.board.acceptance import outdated, problems
 
 
-def edit(bench: Bench) -> None:
+def edit(bench: Bench, more: str = "\nFURTHER = 1\n") -> None:
     """Change the plugin's file, as its author would between two runs."""
     module = bench.root / "site" / "xmcbench_fakes.py"
-    module.write_text(module.read_text() + "\nFURTHER = 1\n")
+    module.write_text(module.read_text() + more)
     again()
 
 
@@ -27,7 +31,8 @@ def again() -> None:
     sys.modules.pop("xmcbench_fakes", None)
     importlib.invalidate_caches()
     registry.cache_clear()
-    provenance._digest.cache_clear()
+    code._code_at.cache_clear()
+    code._home.cache_clear()
     provenance._commit_of.cache_clear()
 
 
@@ -46,6 +51,45 @@ def test_a_hit_says_that_the_code_changed_and_changed_trains_again(bench: Bench)
     assert second.key == first.key
     assert second.code_digest != first.code_digest
     assert bench.plan(suite, changed=True)["ok"][0] == "hit"
+
+
+def test_a_comment_is_no_change_and_a_helper_beside_the_plugin_is_one(bench: Bench) -> None:
+    suite, helper = bench.suite(["fake-ok"]), bench.root / "site" / "helper_of_fakes.py"
+    helper.write_text("SCALE = 1\n")
+    edit(bench, "\nimport helper_of_fakes\n")
+    first = bench.run(suite, debug=True)["ok"]
+    edit(bench, "\n# a comment\n")
+    assert provenance.CHANGED not in bench.plan(suite)["ok"][1]
+    helper.write_text("SCALE = 2\n")
+    again()
+    assert provenance.CHANGED in bench.plan(suite)["ok"][1]
+    assert bench.run(suite, debug=True, changed=True)["ok"].code != first.code
+
+
+def test_seeds_of_two_codes_are_two_rows_and_the_older_one_is_marked(bench: Bench) -> None:
+    own = {"ok": {"method": "fake-ok"}}
+    bench.run(bench.suite(own, seeds=[0, 1]), debug=True)
+    edit(bench)
+    bench.run(bench.suite(own, seeds=[0, 1, 2]), debug=True)
+    rows = leaderboard(bench.store.records()).groups[0].rows
+    assert {row.seeds: bool(row.older) for row in rows} == {(0, 1): True, (2,): False}
+
+
+def test_a_worker_notes_the_code_that_it_imported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the plugin is edited while a suite runs, the record has the code that made it, not the planned one."""
+    suite = bench.suite(["fake-ok"])
+    monkeypatch.setattr("xmcbench.runs.runner.plugin_code", lambda trial: {"digest": "0" * 64, "form": 2, "git": {}})  # noqa: ARG005
+    record = bench.run(suite, debug=True)["ok"]
+    assert record.code == provenance.plugin_digest(record.trial) != "0" * 64
+
+
+def test_the_model_of_another_trial_is_refused(bench: Bench) -> None:
+    record = bench.run(bench.suite(["fake-ok"]), debug=True)["ok"]
+    assert load_saved_model(bench.store, record)
+    with checked_folder(saved_model(record, bench.store)) as made:
+        (made / "other.json").write_text("a whole model, with a manifest of its own")
+    with pytest.raises(XMCBenchError, match=f"the model of another trial: .*, the record of {record.key} says"):
+        load_saved_model(bench.store, record)
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -82,6 +126,6 @@ def test_the_files_of_a_plugin_are_those_of_its_package(name: str, monkeypatch: 
     monkeypatch.delenv("XMCBENCH_PLUGINS", raising=False)
     registry.cache_clear()
     thing = registry().method(name).thing
-    files = provenance.code_files(thing)
+    files = provenance.code_files("method", name)
     assert files
     assert {path.parent.name for path in files} == {plugin_package(thing.__module__).rpartition(".")[2]}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import os
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,16 @@ from typing import Any
 import pytest
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.tuning import Journal, Sample, Search, choose, journal_path, read_journal, run_in_order
+from xmcbench.runs.tuning import (
+    JOURNAL_BYTES,
+    Journal,
+    Sample,
+    Search,
+    choose,
+    journal_path,
+    read_journal,
+    run_in_order,
+)
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
@@ -74,3 +85,54 @@ def test_what_the_samples_depend_on_changes_the_journal(tmp_path: Path) -> None:
     other = tune.model_copy(update={"seed": 1})
     places = {journal_path(tmp_path, base(), one, entry) for one in (tune, other) for entry in ("a", "b")}
     assert len(places) == 4
+
+
+def journal(folder: Path) -> Path:
+    """The journal of a tuning that ended."""
+    tuned(folder / "journal.json", Hill())
+    return folder / "journal.json"
+
+
+def without_digest(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change a journal as one of an older xmcbench, which has no digest."""
+    content = json.loads(path.read_text())
+    del content["digest"]
+    change(content)
+    path.write_text(json.dumps(content))
+
+
+def test_a_journal_that_was_edited_is_named(tmp_path: Path) -> None:
+    path = journal(tmp_path)
+    content = json.loads(path.read_text())
+    content["samples"][0]["settings"]["rate"] = 0.3
+    path.write_text(json.dumps(content))
+    with pytest.raises(XMCBenchError, match=r"journal\.json: edited after it was written"):
+        tuned(path, Hill())
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda own: own["samples"].extend(own["samples"]), "found 18 samples, expected at most 9"),
+        (lambda own: own["samples"][2]["settings"].update(more=1), r"sample 2 has the settings \['more', 'rate',"),
+        (lambda own: own["samples"][1]["settings"].update(width=3.5), "sample 1 has width = 3.5, which the space"),
+        (lambda own: own["samples"][1]["settings"].update(rate="x"), "sample 1 has rate = 'x', which the space"),
+    ],
+)
+def test_a_journal_of_another_space_is_named(tmp_path: Path, change: Any, problem: str) -> None:
+    path = journal(tmp_path)
+    without_digest(path, lambda own: None)  # noqa: ARG005
+    tuned(path, Hill())  # one of an older xmcbench goes on
+    without_digest(path, change)
+    with pytest.raises(XMCBenchError, match=problem):
+        tuned(path, Hill())
+
+
+def test_a_pipe_and_a_huge_file_in_place_of_a_journal_are_named(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(XMCBenchError, match="not a regular file"):
+        read_journal(tmp_path / "pipe.json")
+    with (tmp_path / "huge.json").open("wb") as file:
+        file.truncate(JOURNAL_BYTES + 1)
+    with pytest.raises(XMCBenchError, match="larger than 50,000,000 bytes"):
+        read_journal(tmp_path / "huge.json")

@@ -75,6 +75,11 @@ def _names(records: tuple[Record, Record], called: Sequence[str], metrics: str |
     names = names_in(metrics) or known
     if unknown := [name for name in names if name not in known]:
         raise UnknownNameError("metric", unknown[0], known, "in both records")
+    other = [name for name in names if records[0].definition(name) != records[1].definition(name)]
+    if other:
+        raise XMCBenchError(
+            f"{' and '.join(called)} have {other[0]} by different definitions: `xmcbench rescore` computes it again"
+        )
     return names
 
 

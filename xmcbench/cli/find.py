@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from fnmatch import fnmatchcase
 
 from xmcbench.errors import XMCBenchError, suggest
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import budget_text
+from xmcbench.trial.alike import code_name, newest_code
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.store import Store
+
+_log = logging.getLogger(__name__)
 
 
 def find_trial(store: Store, name: str, seed: int | None = None) -> Record:
@@ -28,7 +32,10 @@ def find_seeds(store: Store, name: str) -> list[Record]:
     found = find_trials(store, name)
     if len({record.trial.but_seed for record in found}) > 1:
         _only(found, name)
-    return sorted(found, key=lambda record: record.trial.seed)
+    newest = newest_code(found)
+    if others := len(found) - len(newest):
+        _log.warning("warning: %s: %s alone; %d trials of other code are left out", name, code_name(newest[0]), others)
+    return newest
 
 
 def find_trials(store: Store, name: str, seed: int | None = None) -> list[Record]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from typer import Option
 
 from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, shown
 from xmcbench.runs.terminal import echo, listing
 
 if TYPE_CHECKING:
@@ -109,9 +109,17 @@ class Trained:
         return not self._known_words.isdisjoint(words(text))
 
     def with_labels(self, added: Sequence[str], where: Path) -> Trained:
-        """The same, ranking `added` too; they have no keys. Raises XMCBenchError where the method cannot."""
+        """The same, ranking `added` too; they have no keys.
+
+        Raises XMCBenchError where the method cannot, and for a label that is there already.
+        """
         if not added:
             raise XMCBenchError(f"{where}: found no label, expected one per line")
+        first = {text: f"the dataset has it as label {label}" for label, text in enumerate(self.labels)}
+        for number, text in enumerate(added, start=1):
+            if text in first:
+                raise XMCBenchError(f"{where}:{number}: found {shown(text)}, expected a new label: {first[text]}")
+            first[text] = f"it is in line {number}"
         self.method.add_labels(added)
         return replace(self, labels=[*self.labels, *added])
 
@@ -136,12 +144,14 @@ class Trained:
         """The best `k` labels of each text, best first: id, text, score, and key and probability where it has them.
 
         Labels below the probability `threshold` are left out. A text without a known word has none, and a method may
-        return fewer than `k`.
+        return fewer than `k`; a score of -inf is no prediction.
         """
         import numpy as np
 
         found = self.method.predict(texts, min(k, len(self.labels)))
-        shown = (found.indices >= 0) & np.array([self.knows(text) for text in texts])[:, None]
+        shown = (
+            (found.indices >= 0) & (found.scores > -np.inf) & np.array([self.knows(text) for text in texts])[:, None]
+        )
         probabilities = None if self.calibration is None else self.calibration.probability(found.scores)
         if probabilities is not None and threshold is not None:
             shown &= probabilities >= threshold

@@ -161,18 +161,21 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators, truth_hash
     from xmcbench.evaluation.evaluator import score_predictions, stored_predictions
     from xmcbench.trial.budget import over_budget
+    from xmcbench.trial.provenance import evaluator_digests
     from xmcbench.trial.record import METRIC_VERSION, Status
     from xmcbench.trial.store import PREDICTIONS, RESAMPLED
 
     predictions = stored_predictions(store, record, dataset)
     names = list(dict.fromkeys([*(record.metrics or DEFAULT_METRICS), *added]))
-    scores = score_predictions(predictions, dataset, names, find_evaluators(names))
+    evaluators = find_evaluators(names)
+    scores = score_predictions(predictions, dataset, names, evaluators)
     resampled = store.write_resampled(record.key, scores.resampled, truth_hash(dataset))
     rescored: dict[str, Any] = {
         "digests": {**record.digests, PREDICTIONS: store.digest(record, PREDICTIONS), RESAMPLED: resampled},
         "metrics": scores.metrics,
         "intervals": scores.intervals,
         "metric_version": METRIC_VERSION,
+        "evaluators": evaluator_digests(evaluators),
     }
     if unscored(store, record):
         over = over_budget(record.trial.budget, record.spent)
@@ -190,4 +193,11 @@ def _changes(before: Record, after: Record) -> str:
     changes += [f"{name} {100 * after.metrics[name]:.4f} (new)" for name in after.metrics if name not in before.metrics]
     if before.metric_version != after.metric_version:
         changes.append(f"metric version {before.metric_version} -> {after.metric_version}")
+    changes += [f"{name} by its new code" for name in after.metrics if _code_changed(name, before, after)]
     return ", ".join(changes) or f"{len(after.metrics)} metrics unchanged"
+
+
+def _code_changed(metric: str, before: Record, after: Record) -> bool:
+    """Whether the metric's evaluator changed its code, and not its value."""
+    same = before.metrics.get(metric) == after.metrics[metric]
+    return same and before.definition(metric)[1] != after.definition(metric)[1]

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from glob import escape
 from hashlib import sha256
 from pathlib import Path
@@ -48,14 +48,20 @@ def default_cache_dir() -> Path:
 def find_source(name: str, data_dir: Path | str | None = None) -> Source:
     """The registered source `name`, a member of a registered family, or the folder `name` of the data directory.
 
-    `NAME+TRACK` is the dataset that a track makes of NAME.
+    `NAME+TRACK` is the dataset that a track makes of NAME. Raises XMCBenchError where a folder has the name of one.
     """
     if not isinstance(name, str):
         raise XMCBenchError(f"dataset: found {type(name).__name__}, expected a name")
     data_dir = Path(data_dir or default_data_dir())
     first, mark, track = name.rpartition(MARK)
-    if mark and not is_dataset(data_dir / name):
-        return derived_source(find_source(first, data_dir), track)
+    if mark:
+        is_folder, derived = is_dataset(data_dir / name), None
+        with suppress(XMCBenchError) if is_folder else nullcontext():
+            derived = derived_source(find_source(first, data_dir), track)
+        if derived and is_folder:
+            raise XMCBenchError(f"{data_dir / name}: a folder with the name of a track of {first}: rename it")
+        if derived:
+            return derived
     try:
         source = registry().thing("dataset", name)
     except UnknownNameError:

@@ -87,7 +87,7 @@ class Entries:
         outside = (self.labels < 0) | (self.labels >= expected.num_labels)
         for broken, problem in (
             (outside, f", expected 0 to {expected.num_labels - 1}"),
-            (~(self.scores <= np.finfo(np.float32).max), " with a score that is not a finite number"),
+            (~(np.abs(self.scores) <= np.finfo(np.float32).max), " with a score that is not a finite number"),
             (again, " twice"),
         ):
             if broken.any():

@@ -21,8 +21,8 @@ from xmcbench.evaluation.ranking import drop_ignored
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.predictions import STORED, Predictions
-from xmcbench.trial.provenance import provenance
-from xmcbench.trial.record import METRIC_VERSION, Record, Status
+from xmcbench.trial.provenance import evaluator_digests, provenance
+from xmcbench.trial.record import METRIC_VERSION, Part, Record, Status
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 from xmcbench.trial.trial import Trial
 
@@ -35,6 +35,7 @@ class Origin:
     settings: Mapping[str, Any] = field(default_factory=dict)  # in the record, and in the key
     chosen_by: Choice = field(default_factory=lambda: Choice(by=ChosenBy.UNKNOWN))  # what chose the settings
     file: str = ""  # name of the file that held the predictions
+    parts: tuple[Part, ...] = ()  # the trials whose predictions were fused
 
 
 def write_unbudgeted(
@@ -72,6 +73,8 @@ def write_unbudgeted(
         metrics=scores.metrics,
         intervals=scores.intervals,
         metric_version=METRIC_VERSION,
+        evaluators=evaluator_digests(name.partition("@")[0] for name in scores.metrics),
+        parts=origin.parts,
         selection_split=origin.chosen_by,
         digests={
             PREDICTIONS: store.write_predictions(trial.key, predictions, truth),

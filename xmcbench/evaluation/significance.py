@@ -31,7 +31,9 @@ from itertools import combinations
 import numpy as np
 from scipy.special import ndtri, stdtr, stdtrit
 
+from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.bootstrap import LEVEL
+from xmcbench.trial.alike import code_name
 from xmcbench.trial.record import Record
 
 POWER = 0.8
@@ -128,7 +130,12 @@ def samples(records: Sequence[Record], replicates: Sequence[Mapping[str, np.ndar
     Args:
         records: one for each seed.
         replicates: of each record, its metrics on resamples of the test queries, [B] each.
+
+    Raises XMCBenchError where the records differ in more than their seed, as in the code that trained them.
     """
+    if len({record.but_seed for record in records}) > 1:
+        listed = ", ".join(f"{record.key} ({code_name(record)})" for record in records)
+        raise XMCBenchError(f"{records[0].trial.label}: these trials differ in more than their seed: {listed}")
     seeds = tuple(record.trial.seed for record in records)
     known = [*replicates, *(record.metrics for record in records)]
     names = [name for name in records[0].metrics if all(name in own for own in known)]

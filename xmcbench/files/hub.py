@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, shown
 
 
 def local_files_only(model: str) -> bool:
@@ -24,6 +24,25 @@ def local_files_only(model: str) -> bool:
     except Exception:  # of whichever HTTP library huggingface_hub uses
         return True
     return False
+
+
+def commit_of(model: str) -> str:
+    """The commit of a model of the hub that the local cache has; empty where it has none."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(model, "config.json")
+    return Path(path).parent.name if isinstance(path, str) else ""
+
+
+def check_repository(repository: str) -> None:
+    """Raise XMCBenchError unless this is a name of a repository, as user/name."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(repository)
+    except HFValidationError:
+        raise XMCBenchError(f"found the repository {shown(repository)}, expected one as user/name") from None
 
 
 def upload(repository: str, files: Mapping[str, Path | bytes], message: str, private: bool) -> str:

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
 from xmcbench.errors import XMCBenchError, suggest
-from xmcbench.files.hub import local_files_only
+from xmcbench.files.hub import commit_of, local_files_only
 from xmcbench.files.network import allow_network, forbid_network
 
 HUB = "hub:"  # before the id of a model of the Hugging Face hub
 POOLER = "pooler."  # weights that no pooling here reads
 ADAPTER_SETTINGS = "adapter_config.json"  # of peft
+SETTINGS = ("config.json", ADAPTER_SETTINGS)  # one of these is in the folder of a model
 _log = logging.getLogger(__name__)
 
 
@@ -46,6 +48,29 @@ def place_of(name: str, what: str = "") -> str:
             f"{what} holds adapters alone: expected the folder of their model, with lora: {{adapters: {name}}}"
         )
     return name
+
+
+def digests_of(names: Iterable[str]) -> dict[str, str]:
+    """What identifies the content of pretrained models, of those `names` that are names of some.
+
+    Of a folder it is a SHA-256 of its files; of a model of the hub the commit that this machine has, or nothing.
+    """
+    found = {}
+    for name in names:
+        if name.startswith(HUB):
+            found[name] = commit_of(name.removeprefix(HUB))
+        elif (folder := Path(name)).is_dir() and any((folder / one).is_file() for one in SETTINGS):
+            found[name] = _content_of(folder)
+    return {name: digest for name, digest in found.items() if digest}
+
+
+def _content_of(folder: Path) -> str:
+    """A digest of the names and contents of the files in a folder and below."""
+    digest = sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith(".")):
+        with path.open("rb") as file:
+            digest.update(f"{path.relative_to(folder)} {file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
 
 
 @contextmanager

@@ -90,6 +90,7 @@ class Registered:
     name: str
     thing: Any
     origin: Origin
+    module: str = ""  # that registered it
 
     @property
     def version(self) -> int:
@@ -125,6 +126,14 @@ class Registry:
     def origin(self, kind: str, name: str) -> str:
         """The distribution that registered what is called `name`."""
         return self._find(kind, name).origin.distribution
+
+    def packages(self, kind: str, name: str) -> tuple[str, ...]:
+        """The packages of plugins that a thing is written in, with those it inherits from and that registers it."""
+        found = self._find(kind, name)
+        kinds = getattr(found.thing, "__mro__", type(found.thing).__mro__)
+        modules = [*(one.__module__ for one in kinds), *([found.module] if found.module else [])]
+        names = dict.fromkeys(map(plugin_package, modules))
+        return tuple(one for one in names if one.startswith(f"{FIRST_PARTY}.") or self.origin_of(one))
 
     def thing(self, kind: str, name: str) -> Any:
         """What is registered as `name`: a dataset's `Family` where the name belongs to one (`catalog-131k`)."""
@@ -316,7 +325,8 @@ class Registry:
                     raise TypeError(f"{thing!r} has no name")
                 if known := self._get(kind, name):
                     raise XMCBenchError(f"{kind} {name!r} of {origin} is already registered by {known.origin}")
-                self._things[kind][name] = Registered(name, thing, origin)
+                module = str(getattr(plugin, "__name__", type(plugin).__module__))
+                self._things[kind][name] = Registered(name, thing, origin, module)
             except BaseException as problem:
                 self._note_broken(plugin_name, origin, problem)
 

@@ -257,6 +257,10 @@ def _trials(records: Sequence[Record], metric: str) -> dict[Place, list[Record]]
                 "name the trials by their keys"
             )
         alike[trial.seed] = record
+    for own in seeds.values():
+        samples(list(own.values()), [{}] * len(own))  # which refuses those that differ in more than their seed
+    if len({record.definition(metric) for record in records}) > 1:
+        raise XMCBenchError(f"{metric} has several definitions in these trials: `xmcbench rescore` computes it again")
     return {place: [alike[seed] for seed in sorted(alike)] for place, alike in seeds.items()}
 
 

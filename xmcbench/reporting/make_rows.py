@@ -1,6 +1,7 @@
 """Results to rows of a leaderboard, measured ones and those of papers.
 
-Measured: seeds that ended alike are averaged, configurations that share a label get distinct variants. A row is
+Measured: seeds of one code that ended alike are averaged (`xmcbench/trial/alike.py`), configurations that share a
+label get distinct variants. A row is
 compared with the published row of its setting, and with the best row of its group: every trial stores its metrics on
 the same resamples of the test queries, so neither predictions nor the dataset are needed. The rule is that of
 `xmcbench/evaluation/significance.py`. B resamples.
@@ -18,6 +19,7 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
+from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, unanswered, what_is_wrong
 from xmcbench.reporting.published import COSTS, KINDS, PublishedRow
@@ -25,8 +27,10 @@ from xmcbench.reporting.rows import Row, grouped, share_spent
 from xmcbench.reporting.text_table import Value, folded
 from xmcbench.reporting.words import chosen_on
 from xmcbench.suite.tables import COLUMNS
+from xmcbench.trial.alike import by_result, code_name, redefined, superseded
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.facts import why_ended
+from xmcbench.trial.provenance import evaluator_digests
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import flatten
 from xmcbench.trial.versions import ENGINE_VERSION, SECONDS_VERSION, SELECTION_VERSION, Versions, charge_part, newest
@@ -57,13 +61,38 @@ def newest_versions(records: Iterable[Record]) -> dict[str, Versions]:
     return versions
 
 
-def measured_rows(records: Sequence[Record], versions: Mapping[str, Versions]) -> list[Row]:
-    """The rows of comparable records; `versions` are the newest by method, which tell results of older code."""
-    alike = grouped(records, lambda record: (record.trial.but_seed, record.status, record.metric_version))
-    groups = [sorted(group, key=lambda record: record.trial.seed) for group in alike.values()]
-    older = [group[0].older_than(versions[group[0].trial.method]) for group in groups]
-    variants = _variants([group[0] for group in groups], older)
-    return [_row(group, *texts) for group, *texts in zip(groups, variants, older, strict=True)]
+def measured_rows(
+    records: Sequence[Record], versions: Mapping[str, Versions], outdated: Mapping[str, str] | None = None
+) -> list[Row]:
+    """The rows of comparable records; `versions` are the newest by method, which tell results of older code.
+
+    `outdated` says by key why other records are older than what they are made of.
+    """
+    groups = by_result(records)
+    firsts, changed, outdated = [group[0] for group in groups], superseded(groups), outdated or {}
+    older = [
+        own.older_than(versions[own.trial.method]) or text or outdated.get(own.key, "")
+        for own, text in zip(firsts, changed, strict=True)
+    ]
+    settings = _variants(firsts, older)
+    codes = [
+        code_name(own) if text else f"fused {own.ended[:16]}" if own.key in outdated else ""
+        for own, text in zip(firsts, changed, strict=True)
+    ]
+    variants = [", ".join(filter(None, both)) for both in zip(settings, codes, strict=True)]
+    old = redefined(records, _installed)
+    return [
+        replace(_row(group, *texts), redefined=old.get(group[0].key, ()))
+        for group, *texts in zip(groups, variants, older, strict=True)
+    ]
+
+
+def _installed(evaluator: str) -> str:
+    """The digest of the code of an evaluator as it is installed; empty where it is not."""
+    try:
+        return evaluator_digests([evaluator]).get(evaluator, "")
+    except XMCBenchError:
+        return ""
 
 
 def _row(records: list[Record], variant: str, older: str) -> Row:
@@ -196,6 +225,10 @@ def _settings(record: Record) -> dict[str, str]:
     trial = record.trial
     selection = trial.selection.model_dump() if trial.selection else {}
     tree = {**trial.config, "method": trial.method, "distribution": trial.distribution, "selection": selection}
+    if isinstance(trial.budget, UnknownBudget) and "predictions" in tree:  # a digest in the settings
+        tree["predictions"] = f"{str(tree['predictions'])[:8]} of {record.ended[:10] or 'unknown date'}"
+    if record.parts:
+        tree["parts"] = "; ".join(part.name for part in record.parts)
     return {name: str(value) for name, value in flatten(tree) if value != {}}
 
 

@@ -206,14 +206,16 @@ def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[N
         yield reading(
             "Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track."
         )
-    if old := {row.metric_version for row in rows if row.metrics} - {METRIC_VERSION}:
-        versions = f"version {', '.join(map(str, sorted(old)))}, now {METRIC_VERSION}"
-        text = (
-            f"Rows scored with other metric definitions ({versions}) are not ranked; `xmcbench rescore` updates them."
-        )
+    if old := [row for row in rows if row.metrics and not row.defined_as_now]:
+        versions = sorted({row.metric_version for row in old} - {METRIC_VERSION})
+        which = [f"version {', '.join(map(str, versions))}, now {METRIC_VERSION}"] if versions else []
+        if names := dict.fromkeys(name for row in old for name in row.redefined):
+            which.append(f"other code of {', '.join(names)}")
+        named = f"{', '.join(row.label for row in old)} ({'; '.join(which)})"
+        text = f"Not ranked, of other metric definitions: {named}; `xmcbench rescore` computes them again."
         yield Note(About.ROW, text)
     if reasons := sorted({row.older for row in rows if row.older}):
-        text = f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again."
+        text = f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` or `fuse` makes it again."
         yield Note(About.ROW, text)
     if any(row.below_popular for row in rows):
         yield reading(f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular).")

@@ -26,8 +26,9 @@ from xmcbench.reporting.rows import Group, Leaderboard, Row, Source, View, cell,
 from xmcbench.reporting.text_table import folded
 from xmcbench.reporting.uneven import with_uneven
 from xmcbench.suite.tables import COLUMNS
+from xmcbench.trial.alike import fused_before
 from xmcbench.trial.budget import Budget, UnknownBudget
-from xmcbench.trial.record import METRIC_VERSION, Record, Status
+from xmcbench.trial.record import Record, Status
 
 USUAL_METRICS = {
     "supervised": ("P@1", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@100"),
@@ -79,7 +80,8 @@ def leaderboard(
     measured, published = _wanted(entered, list(published), view)
     by_key = {record.key: record for record in measured}
     stated = {record.key for record in measured if record.metrics and not recomputable(record)}
-    groups = [*_measured_groups(measured, published, view, stated, accepted), *_published_groups(published, claims)]
+    own_groups = _measured_groups(measured, published, view, stated, accepted, fused_before(competing))
+    groups = [*own_groups, *_published_groups(published, claims)]
     groups = [part for group in groups for part in _split(group, view) if view.source in ("all", group.source)]
     _check_names(groups, view)
     ranked = []
@@ -140,10 +142,16 @@ def _budgets(records: Sequence[Record], wanted: str | None) -> set[Budget]:
 
 
 def _measured_groups(
-    records: list[Record], published: list[PublishedRow], view: View, stated: Container[str], accepted: Container[str]
+    records: list[Record],
+    published: list[PublishedRow],
+    view: View,
+    stated: Container[str],
+    accepted: Container[str],
+    outdated: Mapping[str, str],
 ) -> list[Group]:
     """The groups of measured rows; `stated` are the keys of trials whose metrics cannot be recomputed.
 
+    `outdated` says by key which fusions are of predictions that their parts no longer have.
     The check of submissions has recomputed those of accepted trials. Rows that no budget limits are in every group of
     their dataset and track. They make no group of their own, unless there is no other or the view asks for it.
     """
@@ -164,7 +172,7 @@ def _measured_groups(
                 stated=not checked and any(key in stated for key in row.keys),
                 accepted=checked,
             )
-            for row in with_uneven(measured_rows(own, versions))
+            for row in with_uneven(measured_rows(own, versions, outdated))
             for checked in (all(key in accepted for key in row.keys),)
         ]
         source: Source = "imported" if isinstance(budget, UnknownBudget) else "measured"
@@ -348,4 +356,4 @@ def _competes(row: Row, sort: str, track: str) -> bool:
     if sort not in row.metrics or row.status != Status.OK or sort in row.misprints or "split" in row.facts:
         return False
     simulated = track == "zero-shot" and row.facts.get("simulated_teacher")
-    return not simulated and (row.source == "published" or row.metric_version == METRIC_VERSION)
+    return not simulated and (row.source == "published" or row.defined_as_now)

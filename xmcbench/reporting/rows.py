@@ -14,7 +14,7 @@ from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.curated import NamedMethod, methods, swept
 from xmcbench.reporting.text_table import Value, format_value, short_number
 from xmcbench.suite.tables import COLUMNS
-from xmcbench.trial.record import Record, Status
+from xmcbench.trial.record import METRIC_VERSION, Record, Status
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
@@ -82,6 +82,7 @@ class Row:
     evaluations: int = 0  # measured: on these, along its training
     uneven: tuple[Uneven, ...] = ()  # measured: how it was trained otherwise than others in its table
     older: str = ""  # measured: why it is a result of older code; empty if it is not
+    redefined: tuple[str, ...] = ()  # measured: metrics that other rows have by other code of an evaluator
     below_popular: bool = False  # measured: trained, yet not better than the most frequent labels
     idle: tuple[str, ...] = ()  # measured: parts of the method that never ran
     few_steps: str = ""  # measured: that training has hardly begun
@@ -103,6 +104,11 @@ class Row:
     def label(self) -> str:
         """Method and variant."""
         return f"{self.method} ({self.variant})" if self.variant else self.method
+
+    @property
+    def defined_as_now(self) -> bool:
+        """Whether its metrics are of the present definitions; `xmcbench rescore` computes others again."""
+        return self.metric_version == METRIC_VERSION and not self.redefined
 
     @property
     def named(self) -> NamedMethod:

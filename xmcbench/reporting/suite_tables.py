@@ -17,6 +17,7 @@ from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import CURVE_COSTS, Row, cell, costs, grouped, half_width, heading
 from xmcbench.reporting.text_table import TextTable, format_value
 from xmcbench.suite.tables import COLUMNS, TableShape, Target
+from xmcbench.trial.alike import newest_code
 from xmcbench.trial.budget import excused_step, over_budget
 from xmcbench.trial.facts import Ended, why_ended
 from xmcbench.trial.record import SCORED, Record
@@ -90,7 +91,7 @@ def sweep_cells(
         entry, unused = entries.get(trial.label, trial.label), idle(trial)
         settings = {name: value for name, value in trial.config.items() if name not in unused}
         statuses = dict.fromkeys(str(record.status) if record else "not run" for _, record in own)
-        scored = tuple(record for _, record in own if record and record.status in SCORED)
+        scored = tuple(newest_code(record for _, record in own if record and record.status in SCORED))
         rows = measured_rows(scored, newest_versions(scored)) or [Row("measured", trial.label)]
         found.append(SweepCell(entry, trial, settings, ", ".join(statuses), scored, rows[0]))
     return found

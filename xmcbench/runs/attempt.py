@@ -34,11 +34,20 @@ from xmcbench.evaluation import check_predictions, drop_ignored, find_evaluators
 from xmcbench.evaluation.calibration import Calibration, fit_calibration
 from xmcbench.evaluation.evaluator import score_predictions
 from xmcbench.files.atomic import atomic_write
+from xmcbench.files.pretrained import digests_of
 from xmcbench.runs.file_guard import BrokenContractError, Sandbox
 from xmcbench.runs.held_out import Answers, Judge
 from xmcbench.runs.job import Job, WorkerRank, log_tail, now
 from xmcbench.runs.predicting import FreshProcess, Sample, ask, predict_test, untrained
-from xmcbench.runs.saved_model import file_states, load_model, restore_log, same_training, save_model, saved_model
+from xmcbench.runs.saved_model import (
+    file_states,
+    load_model,
+    model_digest,
+    restore_log,
+    same_training,
+    save_model,
+    saved_model,
+)
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.judges import AnnotatedDataset, Asking, Judges
 from xmcbench.trial.budget import Budget, Ledger, forget_peak_memory, memory_taken, peak_memory
@@ -47,6 +56,7 @@ from xmcbench.trial.meter import IMPORT_SECONDS, children_cpu_seconds, metering,
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.programs import ENVIRONMENTS
+from xmcbench.trial.provenance import evaluator_digests, plugin_code, plugin_digest
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status, why_not_recordable
 from xmcbench.trial.record_fields import LARGEST
 from xmcbench.trial.run import (
@@ -59,8 +69,8 @@ from xmcbench.trial.run import (
     derive_seed,
     held_out_rows,
 )
-from xmcbench.trial.store import HELD_OUT, PREDICTIONS, RESAMPLED, Store
-from xmcbench.trial.trial import Selection
+from xmcbench.trial.store import HELD_OUT, MODEL, PREDICTIONS, RESAMPLED, Store
+from xmcbench.trial.trial import Selection, flatten
 
 LONGEST_NAME, LONGEST_MESSAGE = 200, 10_000  # characters of an exception's class and message in a record
 LENGTH = "length.json"  # in the checkpoint's folder: how long the training that is repeated on all queries takes
@@ -154,6 +164,17 @@ class Attempt:
         tail = log_tail(self.directory)
         return self.record(status, failure=Failure(type=named, message=long, stage=self.stage, log_tail=tail))
 
+    def note_pretrained(self) -> None:
+        """Note the content of the pretrained models in the settings: before training, and after of what it fetched."""
+        known = self.outcome.setdefault("pretrained", {})
+        settings = (value for _, value in flatten(self.job.trial.config) if isinstance(value, str))
+        known |= digests_of(dict.fromkeys(name for name in settings if name not in known))
+
+    def note_code(self) -> None:
+        """Note the code that this process imported, where it is not what it was when the run was planned."""
+        if plugin_digest(self.job.trial) != self.job.plugin.get("digest"):
+            self.job = self.job.model_copy(update={"plugin": plugin_code(self.job.trial)})
+
     def dataset(self) -> Dataset:
         """The trial's dataset. Each phase opens what it reads: no test target is in the process before scoring."""
         trial = self.job.trial
@@ -171,6 +192,8 @@ def perform(attempt: Attempt) -> Record | None:
     trial, worker, store = attempt.job.trial, attempt.worker, attempt.store
     attempt.report(Progress("open", 0.0))
     method = build_method(trial)
+    attempt.note_code()
+    attempt.note_pretrained()
     attempt.measured["import_cpu_seconds"] = import_late(method.late_imports)
     # Several workers always train: they could not agree on what is in the store.
     shared = same_training(trial, method, store) if worker.size == 1 else None
@@ -192,6 +215,7 @@ def perform(attempt: Attempt) -> Record | None:
     if trial.held_out_only:
         assert held_out is not None, "its selection is in the way of a shared training"
         return judge_held_out(attempt, method, held_out)
+    attempt.note_pretrained()
     attempt.enter("predict")
     predictions, sample = predict(attempt, method)
     parameters = shared.num_parameters if shared else int(method.num_parameters)
@@ -365,6 +389,7 @@ def predict(attempt: Attempt, method: Method) -> tuple[Predictions, Sample]:
     with untrained("save"):
         saved = save_model(method, model, calibration)
     attempt.measured["model_bytes"] = sum(size for size, _, _ in saved.values())
+    attempt.outcome["digests"] = {MODEL: model_digest(model)}
     dataset = attempt.sandbox.outside(attempt.dataset)
     texts, ignore = dataset.test.texts, dataset.ignore_test
     del dataset  # with the test targets
@@ -417,9 +442,12 @@ def score(attempt: Attempt, predictions: Predictions) -> Record:
     counts = read_statistics(attempt.sandbox.places[1])
     outcome["test_texts_in_train"] = counts.test_texts_in_train
     outcome["labels_with_shared_text"] = counts.labels_with_shared_text
-    outcome["digests"] = digests = {PREDICTIONS: store.write_predictions(key, predictions, truth)}
-    scores = score_predictions(predictions, dataset, metrics, find_evaluators(metrics))
+    digests = outcome["digests"]
+    digests[PREDICTIONS] = store.write_predictions(key, predictions, truth)
+    evaluators = find_evaluators(metrics)
+    scores = score_predictions(predictions, dataset, metrics, evaluators)
     digests[RESAMPLED] = store.write_resampled(key, scores.resampled, truth)
+    outcome["evaluators"] = evaluator_digests(evaluators)
     return finish(attempt, metrics=scores.metrics, intervals=scores.intervals, metric_version=METRIC_VERSION)
 
 

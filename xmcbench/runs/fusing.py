@@ -19,9 +19,9 @@ from xmcbench.runs.saved_model import load_saved_model
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.predictions import STORED, Predictions
-from xmcbench.trial.record import Record
+from xmcbench.trial.record import Part, Record
 from xmcbench.trial.run import held_out_rows
-from xmcbench.trial.store import Store
+from xmcbench.trial.store import PREDICTIONS, Store
 
 METHOD = "fused"  # no plugin has this name
 
@@ -51,7 +51,15 @@ def fuse_trials(
     if isinstance(fusion, Weighted):
         settings |= {"metric": metric, "weights": fusion.weights_P.tolist()}
     fitted_on = Choice(by=ChosenBy.HELD_OUT, queries=len(rows)) if len(rows) else Choice()
-    return predictions, Origin(METHOD, settings, fitted_on)
+    fused = [
+        Part(
+            key=record.key,
+            name=f"{record.trial.label}, seed {record.trial.seed}",
+            predictions=store.digest(record, PREDICTIONS),
+        )
+        for record in records
+    ]
+    return predictions, Origin(METHOD, settings, fitted_on, parts=tuple(fused))
 
 
 def _check_parts(records: Sequence[Record]) -> None:

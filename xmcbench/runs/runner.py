@@ -27,7 +27,7 @@ from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
 from xmcbench.trial.budget import PassTooLargeError
 from xmcbench.trial.method import build_method
-from xmcbench.trial.provenance import CHANGED, plugin_code, plugin_digest
+from xmcbench.trial.provenance import CHANGED, OLDER_FORM, plugin_code, plugin_digest
 from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import Store
@@ -155,10 +155,12 @@ class Runner:
             return PlannedTrial(trial, Action.SKIP, reason, record)
         ended = record if record is not None and record.status is not Status.SKIPPED else None
         if ended and ended.status is Status.OK:
-            changed = plugin_digest(trial) != ended.code_digest if ended.code_digest else False
+            changed = ""
+            if ended.code_digest and plugin_digest(trial) != ended.code_digest:
+                changed = CHANGED if ended.code else OLDER_FORM
             if changed and self.settings.changed:
-                return PlannedTrial(trial, Action.RUN, f"again: {CHANGED}", record)
-            remark = f"; {CHANGED}: --changed trains it again" if changed else ""
+                return PlannedTrial(trial, Action.RUN, f"again: {changed}", record)
+            remark = f"; {changed}: --changed trains it again" if changed else ""
             return PlannedTrial(trial, Action.HIT, f"run {ended.ended[:10]}{remark}", record)
         if ended and not self.settings.retry:
             if ended.status is Status.TOO_LARGE and ended.failure:

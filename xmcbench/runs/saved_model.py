@@ -10,18 +10,19 @@ from __future__ import annotations
 import logging
 import os
 from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.calibration import Calibration
-from xmcbench.files.manifest import MANIFEST, DamagedFolder, check_manifest, checked_folder
+from xmcbench.files.manifest import MANIFEST, check_manifest, checked_folder
 from xmcbench.runs.file_guard import BrokenContractError
 from xmcbench.trial.budget import Ledger
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.provenance import plugin_digest
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.run import TrainingLog
-from xmcbench.trial.store import Store
+from xmcbench.trial.store import MODEL, Store
 from xmcbench.trial.trial import Trial
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,11 @@ AFTER_TRAINING = ("predict", "check", "score")  # stages that are not shared
 def saved_model(record: Record, store: Store) -> Path:
     """The folder of the record's model."""
     return store.directory(record.key) / "model"
+
+
+def model_digest(directory: Path) -> str:
+    """What identifies a saved model: the SHA-256 of its manifest, which has the digests of all its files."""
+    return sha256((directory / MANIFEST).read_bytes()).hexdigest()
 
 
 def save_model(
@@ -73,6 +79,11 @@ def checked_model(record: Record, store: Store) -> Path:
     if not (directory / MANIFEST).exists():
         raise XMCBenchError(f"{directory}: found no {MANIFEST}, so its files cannot be checked: run the trial again")
     check_manifest(directory)
+    if (expected := record.digests.get(MODEL)) and (found := model_digest(directory)) != expected:
+        raise XMCBenchError(
+            f"{directory}: the model of another trial: its manifest has the digest {found[:12]}, the record of "
+            f"{record.key} says {expected[:12]}"
+        )
     return directory
 
 
@@ -106,8 +117,8 @@ def same_training(trial: Trial, method: Method, store: Store) -> Record | None:
             continue
         if _training(record.trial, method) == wanted:
             try:
-                check_manifest(saved_model(record, store))
-            except DamagedFolder as damage:
+                checked_model(record, store)
+            except XMCBenchError as damage:
                 _log.warning("warning: %s; the model is not used, and training is done again", damage)
             else:
                 return record

@@ -21,8 +21,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from xmcbench.errors import XMCBenchError, import_extra
+from xmcbench.errors import XMCBenchError, import_extra, shown
 from xmcbench.files.atomic import atomic_write
+from xmcbench.files.regular import read_regular
 from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.runner import Runner
 from xmcbench.suite.tuning import REPEATS, Range, Tune
@@ -36,6 +37,7 @@ ATTEMPTS = 100  # at a sample that differs from all before it; a small space may
 Resolve = Callable[[dict[str, Any]], dict[str, Any]]  # a configuration with its defaults filled in
 RunTrials = Callable[[Sequence[Trial]], Sequence[Record]]
 FOLDER = "tunings"  # of journals, in the store
+JOURNAL_BYTES = 50_000_000  # the largest journal that is read: thousands of samples take a few megabytes
 
 
 class Sample(BaseModel):
@@ -73,12 +75,18 @@ class Journal(BaseModel):
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
     samples: list[Sample] = []
+    digest: str = ""  # of the samples as they were written; empty in a journal of an older xmcbench
+
+    def own_digest(self) -> str:
+        """The digest of the samples as they are."""
+        return hashlib.sha256(self.model_dump_json(include={"samples"}).encode()).hexdigest()
 
     def ended(self, num_samples: int) -> bool:
         """Whether all samples of a tuning have ended."""
         return len(self.samples) == num_samples and all(sample.trials for sample in self.samples)
 
     def write(self, path: Path) -> None:
+        self.digest = self.own_digest()
         with atomic_write(path) as file:
             file.write(self.model_dump_json(indent=1).encode() + b"\n")
 
@@ -92,12 +100,16 @@ def journal_path(store: Path, base: Trial, tune: Tune, entry: str) -> Path:
 
 def read_journal(path: Path) -> Journal:
     """The journal at `path`, which is empty where nothing was proposed yet."""
-    try:
-        return Journal.model_validate_json(path.read_bytes())
-    except FileNotFoundError:
+    anew = "delete it to propose samples anew"
+    if not path.exists():
         return Journal()
-    except (OSError, ValidationError) as problem:
-        raise XMCBenchError(f"{path}: not the journal of a tuning; delete it to propose samples anew") from problem
+    try:
+        journal = Journal.model_validate_json(read_regular(path, JOURNAL_BYTES))
+    except ValidationError as problem:
+        raise XMCBenchError(f"{path}: not the journal of a tuning; {anew}") from problem
+    if journal.digest not in ("", journal.own_digest()):
+        raise XMCBenchError(f"{path}: edited after it was written, its digest does not match its samples; {anew}")
+    return journal
 
 
 def choose(
@@ -131,9 +143,24 @@ class Search:
         self._proposed: list[Sample] = []
         for number, sample in enumerate(self.journal.samples):
             sample.number = number
+        if problem := self._unfit():
+            raise XMCBenchError(f"{journal}: {problem}; delete it to propose samples anew")
         untuned = {name: self._untuned(name, values) for name, values in self._space.items()}
         if None not in untuned.values():
             self._study.enqueue_trial(untuned)
+
+    def _unfit(self) -> str:
+        """Why the journal is of another tuning; empty where it is not."""
+        if (found := len(self.journal.samples)) > self.tune.num_samples:
+            return f"found {found} samples, expected at most {self.tune.num_samples}"
+        for sample in self.journal.samples:
+            where = f"sample {sample.number}"
+            if sample.settings.keys() != self._space.keys():
+                return f"{where} has the settings {shown(sorted(sample.settings))}, expected {sorted(self._space)}"
+            for name, value in sample.settings.items():
+                if not _holds(self._space[name], value):
+                    return f"{where} has {name} = {shown(value)}, which the space of the suite does not hold"
+        return ""
 
     def propose(self) -> Sample:
         """The next sample. It differs from those before as long as the space has others."""
@@ -285,6 +312,13 @@ def _setting(values: Range | list[Any], drawn: Any) -> Any:
     if isinstance(values, list):
         return values[drawn]
     return drawn if values.whole else min(max(float(f"{drawn:.3g}"), values.low), values.high)
+
+
+def _holds(values: Range | list[Any], setting: Any) -> bool:
+    """Whether a space holds a setting."""
+    if isinstance(values, list):
+        return setting in values
+    return isinstance(setting, int | float) and values.low <= setting <= values.high
 
 
 def _drawn(values: Range | list[Any], setting: Any) -> Any:

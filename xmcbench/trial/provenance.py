@@ -1,7 +1,8 @@
 """The code, versions, hardware and command that a trial ran with. The fixed part is collected once per process.
 
 A result also depends on the code of a plugin, but its key only has the version that the plugin's author raises. With
-the digest of the plugin's own modules in the record a change is noticed whose author forgot to raise the version.
+the digest of that code (`xmcbench/trial/code.py`) in the record a change is noticed whose author forgot to raise the
+version.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -18,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from xmcbench.files.secrets import redacted
-from xmcbench.plugins.registry import FIRST_PARTY, OWN, plugin_package, registry
+from xmcbench.plugins.registry import OWN, registry
+from xmcbench.trial.code import Code, code_of, code_of_source
+from xmcbench.trial.record_fields import CODE_FORM
 from xmcbench.trial.trial import Trial
 
 CHECKOUT = Path(__file__).parents[2]  # of the package, where it is installed from one
@@ -28,7 +32,8 @@ DISTRIBUTIONS = (
 )  # fmt: skip
 
 CHANGED = "code changed, version did not"
-CLASSES = ("sampler", "teacher")  # kinds of plugins that a method looks up by name; `Trial.versions` lists them
+OLDER_FORM = "its code was noted in an older form and may have changed"
+CLASSES = ("sampler", "teacher", "evaluator")  # kinds of plugins that a trial looks up by name, as in its `versions`
 
 
 def provenance(command: list[str] | None = None) -> dict[str, Any]:
@@ -109,46 +114,39 @@ def _torch() -> dict[str, Any]:
 def plugin_code(trial: Trial) -> dict[str, Any]:
     """The digest of the code that the result of a trial depends on outside xmcbench, and its commit.
 
-    `{"digest": ..., "git": {"commit": ..., "dirty": ...}}`; `git` is empty where no repository holds the files.
+    `{"digest": ..., "form": ..., "git": {"commit": ..., "dirty": ...}}`; `git` is empty where no repository holds the
+    files.
     """
-    return {"digest": plugin_digest(trial), "git": _commit_of(_files(trial))}
+    code = _code_of(trial)
+    return {"digest": code.digest, "form": CODE_FORM, "git": _commit_of(code.files)}
 
 
 def plugin_digest(trial: Trial) -> str:
-    """SHA-256 of the plugins' files, as they were when this process first asked: it goes on with what it imported."""
-    source = registry().sources.get(registry().method(trial.method, trial.distribution).thing)
-    return sha256(source.encode()).hexdigest() if source is not None else _digest(_files(trial))
+    """The digest of the trial's code, as it was when this process first asked: it goes on with what it imported."""
+    return _code_of(trial).digest
 
 
-def _files(trial: Trial) -> tuple[Path, ...]:
-    things = [registry().method(trial.method, trial.distribution).thing]
+def evaluator_digests(names: Iterable[str]) -> dict[str, str]:
+    """The digests of the code of evaluators, by name. Those of xmcbench have none: `METRIC_VERSION` tells of them."""
+    own = (name for name in dict.fromkeys(names) if registry().origin("evaluator", name) != OWN)
+    return {name: code_of(registry().packages("evaluator", name)).digest for name in own}
+
+
+def code_files(kind: str, name: str) -> tuple[Path, ...]:
+    """The files of the modules that the code of what is registered as `name` consists of."""
+    return code_of(registry().packages(kind, name)).files
+
+
+def _code_of(trial: Trial) -> Code:
+    method = registry().method(trial.method, trial.distribution)
+    if (source := registry().sources.get(method.thing)) is not None:
+        return code_of_source(source)
+    packages = list(registry().packages("method", method.name))
     for part in trial.versions:
         kind, _, name = part.partition(" ")
         if kind in CLASSES and registry().origin(kind, name) != OWN:  # versions tell of what is built in
-            things.append(registry().thing(kind, name))
-    return tuple(path for thing in things for path in code_files(thing))
-
-
-def code_files(thing: Any) -> tuple[Path, ...]:
-    """The Python files of the packages in which a registered class and the plugins it inherits from are written."""
-    found: dict[Path, None] = {}
-    for module in {kind.__module__: None for kind in getattr(thing, "__mro__", ())}:
-        name = plugin_package(module)
-        if name.startswith(f"{OWN}_") or registry().origin_of(name):
-            package = sys.modules[name]
-            files = [file for folder in getattr(package, "__path__", ()) for file in Path(folder).rglob("*.py")]
-            found |= dict.fromkeys(sorted(files) or [Path(package.__file__)] if package.__file__ else sorted(files))
-    return tuple(found)
-
-
-@cache
-def _digest(files: tuple[Path, ...]) -> str:
-    """The digest of names and contents. `xmcbench_plugins.tfidf` counts as `xmcbench_tfidf`, as in older records."""
-    digest = sha256()
-    for path in files:
-        source = path.read_bytes().replace(f"{FIRST_PARTY}.".encode(), f"{OWN}_".encode())
-        digest.update(path.name.encode() + b"\0" + source + b"\0")
-    return digest.hexdigest()
+            packages += registry().packages(kind, name)
+    return code_of(list(dict.fromkeys(packages)))
 
 
 @cache

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
+from operator import not_
 from pathlib import PurePath
 from typing import Annotated, Any, get_type_hints
 
@@ -20,7 +21,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
 from xmcbench.trial.budget import OPERATIONS, Clock, Ledger
 from xmcbench.trial.facts import Choice, Chosen, RecordedChoice, RecordedEnd
-from xmcbench.trial.record_fields import Amount, Count, Fraction, Frozen, Point, Provenance
+from xmcbench.trial.record_fields import CODE_FORM, Amount, Count, Fraction, Frozen, Point, Provenance
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
 from xmcbench.trial.versions import Versions, older_parts
 
@@ -84,6 +85,14 @@ class Failure(Frozen):
     log_tail: str = ""  # the last 2 kB of log.txt
 
 
+class Part(Frozen):
+    """A trial whose predictions are fused in another one."""
+
+    key: str
+    name: str  # for people
+    predictions: str  # SHA-256 of the file of its predictions
+
+
 class Record(Frozen):
     """One trial's outcome. Floats are stored as computed; rounding is for display."""
 
@@ -96,11 +105,16 @@ class Record(Frozen):
     metrics: dict[str, Fraction] = Field(default_factory=dict)  # by name ("P@1")
     intervals: dict[str, tuple[Fraction, Fraction]] = Field(default_factory=dict)  # 95 %, bootstrap over test queries
     metric_version: Count = 0  # of the definitions in `xmcbench.evaluation`
+    # By name: digests of the code of evaluators that plugins define (`xmcbench.trial.code`).
+    evaluators: dict[str, str] = Field(default_factory=dict, exclude_if=not_)
+    # By name, as in the settings: digests of pretrained models (`xmcbench.files.pretrained`).
+    pretrained: dict[str, str] = Field(default_factory=dict, exclude_if=not_)
     spent: Spent = Field(default_factory=dict)  # the ledger, and what predicting cost
     curve: list[Point] = Field(default_factory=list)  # quality on the selection split along the budget
     selection_split: RecordedChoice = Choice()  # what chose the checkpoint
     chosen: Chosen = Field(default_factory=dict)  # how tuning chose the configuration, and what it cost
     workers: Count = 1  # processes that trained it together
+    parts: tuple[Part, ...] = Field(default=(), exclude_if=not_)  # of a fusion
     trained_by: str = ""  # key of the trial whose model it scores; empty if it trained one itself
     teacher: str = ""  # what answered in place of annotations, for people
     simulated_teacher: bool = False  # its answers came from annotations: never ranked as zero-shot
@@ -121,9 +135,38 @@ class Record(Frozen):
         return self
 
     @property
+    def predictions_digest(self) -> str:
+        """The SHA-256 of the file of its predictions; empty where the record holds none."""
+        return self.digests.get("predictions.npz", "")
+
+    @property
     def code_digest(self) -> str:
         """The digest of the plugin's code; empty for a record from before it was noted."""
         return str(self.provenance.get("plugin", {}).get("digest", ""))
+
+    @property
+    def code(self) -> str:
+        """The identity of the plugin's code.
+
+        It is empty for a record of an older form: its digest also tells comments apart. The versions in its trial say
+        which code made it.
+        """
+        return self.code_digest if self.provenance.get("plugin", {}).get("form") == CODE_FORM else ""
+
+    @property
+    def but_seed(self) -> str:
+        """Equal for records whose metrics may be averaged: they differ in their seed alone.
+
+        Their trials, the code and the pretrained models that made them, the definitions of metrics and the test targets
+        are the same.
+        """
+        named = [f"{name} {own}" for names in (self.evaluators, self.pretrained) for name, own in sorted(names.items())]
+        parts = [self.trial.but_seed, self.code, str(self.metric_version), self.truth_hash, *named]
+        return "\n".join(parts)
+
+    def definition(self, metric: str) -> tuple[int, str]:
+        """The definition that a metric was computed by: equal for values that are comparable."""
+        return self.metric_version, self.evaluators.get(metric.partition("@")[0], "")
 
     @property
     def not_counted(self) -> frozenset[str]:

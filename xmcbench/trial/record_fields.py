@@ -7,7 +7,7 @@ The types hold what a reader computes with. Whether a record is true, and fit to
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import AfterValidator, BaseModel, Field, GetPydanticSchema
 from typing_extensions import TypedDict
@@ -65,10 +65,14 @@ class Git(TypedDict, total=False):
     dirty: bool
 
 
+CODE_FORM = 2  # how digests of code are made (`xmcbench.trial.code`); those of another form are not comparable
+
+
 class PluginCode(TypedDict):
     """The code of the plugins that a result depends on (`xmcbench.trial.provenance`)."""
 
     digest: str
+    form: NotRequired[Count]  # absent: 1, names and bytes of the files
     git: Git
 
 

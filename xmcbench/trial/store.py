@@ -40,7 +40,9 @@ from xmcbench.trial.record import RESAMPLING_VERSION, Record, RecordError, decod
 PREDICTIONS, RESAMPLED = "predictions.npz", "resampled.safetensors"
 HELD_OUT = "held-out.npz"
 ARRAYS = (("indices", "i"), ("scores", "f"))  # of predictions, and the kind of their numbers
+MODEL = "model/manifest.json"  # its digest says which model is the trial's
 RESAMPLED_BYTES = 1_000_000_000
+MORE_BYTES = 1_000_000  # of a file of predictions, beyond those of labels and scores
 
 _log = logging.getLogger(__name__)
 
@@ -179,8 +181,9 @@ class Store:
         Predictions of more than `max_queries` queries are an error before they are unpacked; so is a file that the
         record does not know.
         """
-        with self._result(record, PREDICTIONS) as (place, file), open_npz(place, file) as archive:
-            most = max_queries * STORED
+        most = max_queries * STORED
+        largest = 9 * most + MORE_BYTES
+        with self._result(record, PREDICTIONS, largest) as (place, file), open_npz(place, file) as archive:
             indices = read_array(archive, "indices", "i", most, str(place))
             scores = read_array(archive, "scores", "f", most, str(place))
             truth = str(read_array(archive, "truth_hash", "U", 1, str(place)))

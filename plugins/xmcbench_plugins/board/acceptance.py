@@ -35,7 +35,7 @@ from xmcbench.trial.meter import FEW_SECONDS, IMPORT_SECONDS, SHARE
 from xmcbench.trial.method import code_versions
 from xmcbench.trial.record import COUNTED, METRIC_VERSION, OUTSIDE, Record, Status
 from xmcbench.trial.record_fields import walk
-from xmcbench.trial.store import PREDICTIONS, RESAMPLED
+from xmcbench.trial.store import MODEL, PREDICTIONS, RESAMPLED
 from xmcbench.trial.trial import SCHEMA_VERSION, Selection, Trial, flatten
 from xmcbench.trial.versions import ENGINE_VERSION, SECONDS_VERSION, SELECTION_VERSION, charge_part, harness_versions
 
@@ -43,6 +43,7 @@ from xmcbench.trial.versions import ENGINE_VERSION, SECONDS_VERSION, SELECTION_V
 VOUCHED = frozenset({"verified", "retrained", "recomputed", "recounted", "published", "claimed", "official"})
 NEEDED = ("git", "versions", "python", "platform", "cpu", "cores_usable", "memory_bytes", "command")
 KEY, COMMIT, DIGEST = r"[0-9a-f]{16}", r"[0-9a-f]{40}", r"[0-9a-f]{64}"
+DIGEST_OR_COMMIT = f"{DIGEST}|{COMMIT}"
 TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\+00:00"
 MEASURED = (  # from outside of a method
     "fit_seconds", "fit_wait_seconds", "fit_cpu_seconds", "fit_children_cpu_seconds", "predict_cpu_seconds",
@@ -292,8 +293,11 @@ def _links(record: Record) -> Iterator[str]:
     if record.trained_by and (record.trained_by == record.key or not re.fullmatch(KEY, record.trained_by)):
         yield f"it was trained by {shown(record.trained_by)}, expected a key of another trial"
     for name, digest in record.digests.items():
-        if name not in (PREDICTIONS, RESAMPLED) or not re.fullmatch(DIGEST, digest):
+        if name not in (PREDICTIONS, RESAMPLED, MODEL) or not re.fullmatch(DIGEST, digest):
             yield f"it has the digest {shown(digest)} of {shown(name)}, expected SHA-256 of {PREDICTIONS}, {RESAMPLED}"
+    for name, digest in {**record.evaluators, **record.pretrained}.items():
+        if not re.fullmatch(DIGEST_OR_COMMIT, digest):
+            yield f"it has the digest {shown(digest)} of {shown(name)}, expected SHA-256 or a commit"
     yield from _tuning(record)
 
 

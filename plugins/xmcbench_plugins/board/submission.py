@@ -108,7 +108,7 @@ def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
     for record in records:
         resampled = resampled_file(store.resampled(record, list(record.metrics)), record.truth_hash)
         files = {PREDICTIONS: store.result(record, PREDICTIONS), RESAMPLED: resampled}
-        digests = {name: sha256(content).hexdigest() for name, content in files.items()}
+        digests = record.digests | {name: sha256(content).hexdigest() for name, content in files.items()}
         if len(files[PREDICTIONS]) > LARGEST:
             del files[PREDICTIONS]
         shared = shortened(record.without_paths()).model_copy(update={"digests": digests}).without_secrets()
@@ -138,7 +138,7 @@ def compacted(store: Store, accepted: Iterable[Record]) -> dict[str, np.ndarray]
         for pack in {store.packed.records[record.key].path.with_suffix(PACK) for record in records}:
             if not pack.exists():
                 raise StoreError(f"{pack}: the file is missing")
-        seeds = grouped(records, lambda record: record.trial.but_seed)
+        seeds = grouped(records, lambda record: record.but_seed)
         for record in records:
             arrays[record.key] = np.full((len(record.metrics), len(seeds)), np.nan, np.float32)
         resampled = {record.key: store.resampled(record, list(record.metrics)) for record in records}

@@ -160,12 +160,13 @@ def push(
     A model that sentence-transformers opens has the texts of its labels beside it.
     """
     from xmcbench.cli.find import find_trial
-    from xmcbench.files.hub import upload
+    from xmcbench.files.hub import check_repository, upload
     from xmcbench.reporting.describe import model_card
     from xmcbench.runs.saved_model import checked_model
     from xmcbench.trial.record import encode
     from xmcbench.trial.store import Store
 
+    check_repository(repository)
     place = Store(store)
     record = find_trial(place, run, seed)
     model = checked_model(record, place)

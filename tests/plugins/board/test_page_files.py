@@ -9,8 +9,10 @@ from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
 from reporting.leaderboards import HOSTILE, board
 
+from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.notes import CHECKED
 from xmcbench_plugins.board.page import write_page
 from xmcbench_plugins.board.page.payload import payload
@@ -98,3 +100,17 @@ def test_a_record_shows_each_metric_once_before_the_fold(tmp_path: Path) -> None
             assert f"<dt>{name}</dt>" not in shown
         if record.failure:
             assert ">Problem</h2>" in shown
+
+
+def test_a_page_of_others_is_not_replaced_and_pages_of_withdrawn_records_go(tmp_path: Path) -> None:
+    records, table = board()
+    write_page(table, records, tmp_path)
+    gone, kept = (tmp_path / "records" / f"{key}.html" for key in (min(records), max(records)))
+    foreign = tmp_path / "records" / "mine.html"
+    foreign.write_text("<title>my page</title>")
+    write_page(table, {key: own for key, own in records.items() if key != gone.stem}, tmp_path)
+    assert [path.exists() for path in (gone, kept, foreign)] == [False, True, True]
+    (tmp_path / "index.html").write_text("<title>the documentation of xmcbench</title>")
+    with pytest.raises(XMCBenchError, match=r"index\.html: a page that xmcbench did not write"):
+        write_page(table, records, tmp_path)
+    assert "documentation" in (tmp_path / "index.html").read_text()

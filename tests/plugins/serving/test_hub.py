@@ -146,6 +146,12 @@ def test_the_model_is_uploaded_with_its_record_and_a_card(bench: Bench, hub: Hub
     assert str(bench.root) not in "".join(map(str, published.provenance["command"]))
 
 
+@pytest.mark.parametrize("name", ["../../etc", "a/b/c", "user/na me", ""])
+def test_a_name_that_is_none_of_a_repository_is_refused_in_a_dry_run_too(here: Push, name: str) -> None:
+    code, _, error = here("push", "ok", name, "--dry-run")
+    assert (code, f"found the repository {name!r}, expected one as user/name" in error) == (2, True), error
+
+
 def test_the_card_says_what_the_record_says(bench: Bench, here: Push) -> None:
     record = trained(bench)
     code, printed, error = here("push", "ok", REPOSITORY, "--dry-run")
@@ -186,7 +192,7 @@ def test_what_cannot_be_uploaded_is_a_line(
     closed = "http://127.0.0.1:9"
     assert f"{closed}: '{REPOSITORY}' was not uploaded: " in refused(push("ok", REPOSITORY, endpoint=closed))
     monkeypatch.setenv("HF_TOKEN", "hf_own")
-    assert "'a b' was not uploaded: " in refused(here("push", "ok", "a b"))
+    assert "found the repository 'a b', expected one as user/name" in refused(here("push", "ok", "a b"))
     assert "no trial is called 'okk' (known: fake-20/ok)" in refused(here("push", "okk", REPOSITORY))
     shutil.rmtree(bench.store.directory(record.key) / "model")
     assert "model: not there" in refused(here("push", "ok", REPOSITORY))

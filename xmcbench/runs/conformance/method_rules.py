@@ -151,7 +151,7 @@ class MethodSubject(Subject):
         "What a trial's result depends on is in its settings.", "make it a field of Config, which is in the trial's key"
     )
     def no_setting_is_read_from_the_environment(self) -> None:
-        for path in code_files(self.thing):
+        for path in code_files("method", self.thing.name):
             for node in ast.walk(ast.parse(path.read_bytes())):
                 require(not _reads_environment(node), f"{path.name}:{getattr(node, 'lineno', 0)} reads os.environ")
 

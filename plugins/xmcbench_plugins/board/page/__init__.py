@@ -43,6 +43,8 @@ NOTHING = "'none'"
 PARTS = files("xmcbench_plugins.board.page")
 SCRIPTS = ("copy.js", "tooltip.js", "table.js", "charts.js", "overview.js", "page.js")
 FEED_ENTRIES = 50
+OWN_MARKS = (b'<meta name="generator" content="xmcbench">', b"<title>xmcbench leaderboard</title>")
+BEGINNING = 1_000_000  # bytes of a page that hold its head, whose style is long
 CHARTS = (
     ("cost", "Quality and cost", (("y", "Metric"), ("x", "Cost"))),
     ("curve", "Quality along the budget", (("y", "Metric"), ("x", "Spent"))),
@@ -62,8 +64,11 @@ def write_page(
     """Write `index.html`, `claims.html`, `feed.xml` and a page for each record shown into `out`; returns the paths.
 
     `records` and `analyses` are by key; trials with an analysis get a chart of deciles. `bibtex` has entries by paper.
-    Rows whose metrics are `resampled` can be compared on the page.
+    Rows whose metrics are `resampled` can be compared on the page. Pages of records that are no longer shown are
+    removed. Raises XMCBenchError where a page of others would be replaced.
     """
+    if (out / "index.html").exists() and not _is_own(out / "index.html"):
+        raise XMCBenchError(f"{out / 'index.html'}: a page that xmcbench did not write: expected an empty folder")
     shown = {key: records[key] for group in board.groups for row in group.rows for key in row.keys if key in records}
     found = findings()
     data = {**payload(board, shown, analyses or {}, resampled, found), "bibtex": dict(bibtex or {})}
@@ -87,7 +92,19 @@ def write_page(
     for path, content in pages.items():
         with atomic_write(path) as file:
             file.write(content.encode())
+    for path in (out / "records").glob("*.html"):
+        if path not in pages and _is_own(path):
+            path.unlink()
     return list(pages)
+
+
+def _is_own(page: Path) -> bool:
+    """Whether xmcbench wrote a page: it says so at its beginning, as the title of earlier ones does."""
+    if not page.is_file():  # a pipe would block the reader
+        return False
+    with page.open("rb") as file:
+        beginning = file.read(BEGINNING)
+    return any(mark in beginning for mark in OWN_MARKS)
 
 
 def _claims(claims: ClaimFile, records: Mapping[str, Record]) -> str:

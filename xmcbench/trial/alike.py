@@ -1,0 +1,99 @@
+"""Which records may be averaged: seeds of one trial, trained by one code, scored by one definition on one truth.
+
+Every mean over seeds is over a group that `by_result` makes, and `significance.samples` refuses any other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from xmcbench.trial.record import SCORED, Record
+
+
+def by_result(records: Iterable[Record]) -> list[list[Record]]:
+    """The records in groups that differ in their seed alone and ended alike, in their order; by ascending seed."""
+    groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    for record in records:
+        groups[record.but_seed, record.status].append(record)
+    return [sorted(group, key=lambda record: record.trial.seed) for group in groups.values()]
+
+
+def newest_code(records: Iterable[Record]) -> list[Record]:
+    """Of records whose trials differ in their seed alone, those of the code that ended a trial last."""
+    groups: dict[str, list[Record]] = defaultdict(list)
+    for record in sorted(records, key=lambda record: record.trial.seed):
+        groups[record.but_seed].append(record)
+    return max(groups.values(), key=_ended, default=[])
+
+
+def superseded(groups: Sequence[Sequence[Record]]) -> list[str]:
+    """For each group of `by_result`: which other group of the same trials is newer, as text; empty for the newest.
+
+    Groups without metrics are not compared.
+    """
+    newest: dict[str, Sequence[Record]] = {}
+    for group in groups:
+        if group[0].status in SCORED:
+            known = newest.setdefault(group[0].trial.but_seed, group)
+            newest[group[0].trial.but_seed] = max(known, group, key=_ended)
+    return [_difference(group, newest.get(group[0].trial.but_seed, group)) for group in groups]
+
+
+def _difference(group: Sequence[Record], newest: Sequence[Record]) -> str:
+    own, new, count = group[0], newest[0], f"{len(group)} trial{'s' * (len(group) > 1)}"
+    if own.status not in SCORED or own.but_seed == new.but_seed:
+        return ""
+    if own.code != new.code:
+        return f"{code_name(own)} of {count}, now {code_name(new)}"
+    if own.pretrained != new.pretrained:
+        return f"other content of the pretrained model, of {count}"
+    return f"other test targets, of {count}" if own.truth_hash != new.truth_hash else ""
+
+
+def code_name(record: Record) -> str:
+    """The record's code in a few letters."""
+    return f"code {record.code[:8]}" if record.code else "code in an older form"
+
+
+def _ended(group: Sequence[Record]) -> str:
+    return max(record.ended for record in group)
+
+
+def fused_before(records: Sequence[Record]) -> dict[str, str]:
+    """By key: of which parts a fusion has other predictions than the records of these parts have now, as text."""
+    now = {record.key: record.predictions_digest for record in records}
+    changed = {
+        record.key: [part.name for part in record.parts if now.get(part.key) not in (None, "", part.predictions)]
+        for record in records
+    }
+    return {key: f"fused before {', '.join(parts)} was trained again" for key, parts in changed.items() if parts}
+
+
+def redefined(records: Sequence[Record], installed: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
+    """By key: the metrics of records of one table that other records have by other code of an evaluator.
+
+    `installed` gives the digest of the evaluator that `xmcbench rescore` would use, empty where there is none: then the
+    code is right that the newest record has.
+    """
+    ended: dict[str, dict[str, str]] = defaultdict(dict)  # by evaluator and digest: the end of the newest record
+    for name, digest, record in _definitions(records):
+        ended[name][digest] = max(record.ended, ended[name].get(digest, ""))
+    several = {name: found for name, found in ended.items() if len(found) > 1}
+    right = {name: installed(name) or max(found, key=lambda one: (found[one], one)) for name, found in several.items()}
+    old: dict[str, set[str]] = defaultdict(set)
+    for name, digest, record in _definitions(records):
+        if digest != right.get(name, digest):
+            old[record.key].add(name)
+    return {
+        record.key: tuple(metric for metric in record.metrics if metric.partition("@")[0] in old[record.key])
+        for record in records
+        if record.key in old
+    }
+
+
+def _definitions(records: Iterable[Record]) -> Iterator[tuple[str, str, Record]]:
+    """Each evaluator of each record, with the digest of its code; empty for those of xmcbench."""
+    for record in records:
+        for name in dict.fromkeys(metric.partition("@")[0] for metric in record.metrics):
+            yield name, record.definition(name)[1], record
