@@ -12,6 +12,7 @@ from fakes.bench import Bench
 from xmcbench.cli import main
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
+from xmcbench.runs.runner import Runner
 
 
 def test_plan_progress_leaderboard_and_then_hits(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -38,6 +39,18 @@ def test_plan_progress_leaderboard_and_then_hits(bench: Bench, capsys: pytest.Ca
     again = capsys.readouterr().out
     assert [line.split()[4] for line in again.splitlines()[2:5]] == ["hit", "hit", "skip"]
     assert "[1/" not in again
+
+
+def test_a_suite_that_is_edited_while_it_runs_is_named(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = bench.suite(["fake-ok"])
+    assert call("run", suite, *bench.places, "--debug") == 0
+    assert "was edited" not in capsys.readouterr().err
+    plan = Runner.plan
+    monkeypatch.setattr(Runner, "plan", lambda self: (suite.write_text(suite.read_text() + "\n"), plan(self))[1])
+    assert call("run", suite, *bench.places, "--debug") == 0
+    assert f"{suite} was edited while it ran: these are its trials as it was before" in capsys.readouterr().err
 
 
 def test_changes_that_no_commit_holds_are_named_before_trials_run(

@@ -123,7 +123,7 @@ def test_a_table_has_one_definition_of_a_metric_and_names_the_rows_to_rescore() 
     board = leaderboard([old, new])
     assert {row.method: row.rank for row in board.groups[0].rows} == {"old": None, "new": 1}
     (note,) = (note for note in board.notes if "rescore" in note)
-    assert "(other code of nDCG@5): old" in note
+    assert "old (other code of nDCG@5)" in note
     alone = leaderboard([old])
     assert alone.groups[0].rows[0].rank == 1
 
@@ -179,7 +179,7 @@ def test_a_fusion_whose_part_was_trained_again_is_marked_and_its_rows_have_names
     second = fused([parts[0], again], "d", "2026-11-28T10:00")
     groups = leaderboard([parts[0], again, first, second]).groups
     found = {row.keys: row for group in groups for row in group.rows if row.plugin == "fused"}
-    assert found[first.key,].older == "fused before b was trained again"
+    assert found[first.key,].older == "fused before b was trained again: fuse it anew"
     assert found[second.key,].older == ""
     assert all("d" * 9 not in row.label and "c" * 9 not in row.label for row in found.values())
     assert found[first.key,].label != found[second.key,].label

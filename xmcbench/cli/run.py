@@ -150,6 +150,7 @@ def _run(
     from xmcbench.runs.runner import Runner
 
     with patience("opening datasets, planning"):
+        read = _edited(settings.suite)
         runner = Runner(settings)
         plan = runner.plan()
         print_plan(runner, plan)
@@ -174,7 +175,18 @@ def _run(
     with patience("comparing the trials"):
         board = board_of(records, runner.suite.metrics, runner.store)
     echo(f"\n{board}")
+    if _edited(settings.suite) != read:
+        echo(f"note: {settings.suite} was edited while it ran: these are its trials as it was before", err=True)
     return runner, records
+
+
+def _edited(suite: Path) -> tuple[int, int]:
+    """The size and the time of the last change of a suite; zeros where it is gone."""
+    try:
+        state = suite.stat()
+    except OSError:
+        return 0, 0
+    return state.st_size, state.st_mtime_ns
 
 
 def _executor(where: str, debug: bool, parallel: int | None, settings: Mapping[str, str | None]) -> Executor | None:

@@ -21,7 +21,7 @@ from xmcbench.evaluation.comparison import ComparedMetric, Comparison, Mean, acr
 from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.evaluation.significance import difference, samples, significant_together
 from xmcbench.files.atomic import atomic_write
-from xmcbench.reporting.rows import budget_text
+from xmcbench.reporting.rows import budget_text, grouped
 from xmcbench.reporting.suite_tables import ResampledRecord
 from xmcbench.reporting.text_table import TextTable, percent_interval, printable
 from xmcbench.trial.predictions import Predictions
@@ -257,8 +257,12 @@ def _trials(records: Sequence[Record], metric: str) -> dict[Place, list[Record]]
                 "name the trials by their keys"
             )
         alike[trial.seed] = record
-    for own in seeds.values():
-        samples(list(own.values()), [{}] * len(own))  # which refuses those that differ in more than their seed
+    for alike in seeds.values():
+        samples(list(alike.values()), [{}] * len(alike))  # which refuses those that differ in more than their seed
+    contents = grouped(records, lambda record: record.trial.dataset)
+    for dataset, own in contents.items():
+        if len({(record.trial.dataset_hash, record.truth_hash) for record in own}) > 1:
+            raise XMCBenchError(f"{dataset} has several contents in these trials: name those of one by their keys")
     if len({record.definition(metric) for record in records}) > 1:
         raise XMCBenchError(f"{metric} has several definitions in these trials: `xmcbench rescore` computes it again")
     return {place: [alike[seed] for seed in sorted(alike)] for place, alike in seeds.items()}

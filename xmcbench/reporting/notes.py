@@ -215,7 +215,7 @@ def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[N
         text = f"Not ranked, of other metric definitions: {named}; `xmcbench rescore` computes them again."
         yield Note(About.ROW, text)
     if reasons := sorted({row.older for row in rows if row.older}):
-        text = f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` or `fuse` makes it again."
+        text = f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again."
         yield Note(About.ROW, text)
     if any(row.below_popular for row in rows):
         yield reading(f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular).")

@@ -67,7 +67,11 @@ def fused_before(records: Sequence[Record]) -> dict[str, str]:
         record.key: [part.name for part in record.parts if now.get(part.key) not in (None, "", part.predictions)]
         for record in records
     }
-    return {key: f"fused before {', '.join(parts)} was trained again" for key, parts in changed.items() if parts}
+    return {
+        key: f"fused before {', '.join(parts)} was trained again: fuse it anew"
+        for key, parts in changed.items()
+        if parts
+    }
 
 
 def redefined(records: Sequence[Record], installed: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
