@@ -128,7 +128,10 @@ def _print_plan(choosing: Choosing, minutes: float | None) -> None:
     echo(listing(rows, ("method", "a training", "plan"), colalign=("left",) * 3))
     trial = choosing.candidates[0].trial
     assert trial.selection is not None
-    total = _minutes(choosing.planned_seconds())
+    unknown = [each.label for each in choosing.candidates if each.seconds is None and not each.left]
+    total = _minutes(choosing.planned_seconds()) + (
+        f" (without {_and(unknown)}, which cannot be predicted)" if unknown else ""
+    )
     search = f"up to {choosing.samples} settings of each of the best methods while there is time"
     limit = f"ends within {minutes:g} minutes" if minutes else f"then {search}; --minutes N sets a limit"
     echo(

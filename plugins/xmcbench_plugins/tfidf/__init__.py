@@ -17,11 +17,12 @@ import numpy as np
 import scipy
 from pydantic import AfterValidator, Field
 
-from xmcbench import Method, MethodInfo, Predictions, Run, XMCBenchError, data, evaluation, hookimpl
+from xmcbench import Budget, Method, MethodInfo, Predictions, Run, XMCBenchError, data, evaluation, hookimpl
 
 CHUNK = 1024  # queries scored at once
 K1, B = 1.2, 0.75  # of BM25 neighbours: usual values
 CHARACTERS = "characters"  # a folder of a saved model
+TOKEN_SECONDS = 3e-6  # in which a token is read, roughly, on one core of 2023: only a plan is made of it
 LONGEST = 10  # characters of a term
 SPARE = 16  # products kept beyond the best k; where they all tie with the last of these, the row is computed in full
 
@@ -67,6 +68,11 @@ class WordMethod(Method):
             except ValueError as problem:
                 raise XMCBenchError(f"{train.card.name}: {self.name} finds no word in the texts") from problem
             self.matrices = self.index(train, words_MV)
+
+    def foreseen(self, data: data.Extent, budget: Budget) -> dict[str, float]:  # noqa: ARG002
+        """About the processor seconds in which the texts are read."""
+        tokens = data.queries * data.query_tokens + data.labels * data.label_tokens
+        return {"device_seconds": tokens * TOKEN_SECONDS}
 
     @abstractmethod
     def index(self, train: data.TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
