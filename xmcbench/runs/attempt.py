@@ -201,10 +201,11 @@ def perform(attempt: Attempt) -> Record | None:
     fresh = FreshProcess(partial(build_method, trial)) if forks else None
     held_out = None
     if shared is None:
-        train, selection, budget = attempt.dataset().training_data(), trial.selection, trial.budget
+        selection, budget = trial.selection, trial.budget
         if selection is not None and selection.refit and not trial.held_out_only:
-            budget, selection = budget.times(choose_length(attempt, train)), None
-        held_out = fit(attempt, method, train, selection, budget)
+            budget, selection = budget.times(choose_length(attempt)), None
+        # No name here holds the annotations while the method fits.
+        held_out = fit(attempt, method, attempt.dataset().training_data(), selection, budget)
     else:
         load_model(method, saved_model(shared, store))
         restore_log(shared, attempt.log)
@@ -246,7 +247,7 @@ def training_run(attempt: Attempt, train: TrainingData, rows: np.ndarray, **more
         yield replace(run, judge=judges)
 
 
-def choose_length(attempt: Attempt, train: TrainingData) -> float:
+def choose_length(attempt: Attempt) -> float:
     """Train on all but the held-out queries; the share of the budget after which their best evaluation came.
 
     The curve and what this spent stay in `attempt.choice`. A run that is killed later finds them in the checkpoint's
@@ -258,7 +259,7 @@ def choose_length(attempt: Attempt, train: TrainingData) -> float:
     if exchange:
         exchange.download()
     if not (folder / LENGTH).exists():
-        fit(attempt, build_method(trial), train, trial.selection, trial.budget)
+        fit(attempt, build_method(trial), attempt.dataset().training_data(), trial.selection, trial.budget)
         log = attempt.log
         share = chosen_share(log.curve, trial.selection.metric, log.chosen_at)
         spent = {name: log.ledger.spent(name) for name in SPENT if name not in log.ledger.not_counted}

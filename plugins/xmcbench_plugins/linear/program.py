@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
-import joblib
 import numpy as np
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
@@ -22,6 +23,7 @@ BLOCK = 256  # labels that a process trains at a time
 GROUP = 4  # blocks of a process between two looks at the budget
 PRUNED = 0.01  # smaller weights are left out (Babbar and Schoelkopf, DiSMEC, WSDM 2017)
 
+shared = {}
 task = Task()
 settings = task.settings
 
@@ -37,13 +39,14 @@ def fit():
     counts_L = np.diff(true_LN.indptr)
     order = np.argsort(-counts_L, kind="stable")[: int((counts_L > 0).sum())]  # frequent labels first
     blocks = [order[start : start + BLOCK] for start in range(0, len(order), BLOCK)]
-    workers = max(1, min(joblib.cpu_count(), len(blocks)))
+    workers = max(1, min(len(os.sched_getaffinity(0)), len(blocks)))
     at_once = GROUP * workers
     weights, labels, biases, operations = [], [], [], 0
-    with joblib.Parallel(n_jobs=workers, max_nbytes="1M") as run:
+    shared.update(rows_NV=rows_NV, true_LN=true_LN)  # forked processes have them
+    with ProcessPoolExecutor(workers, mp_context=get_context("fork")) as pool:
         for start in range(0, len(blocks), at_once):
             group = blocks[start : start + at_once]
-            trained = run(joblib.delayed(train)(rows_NV, true_LN[block], settings) for block in group)
+            trained = pool.map(train_block, group)
             for block, (block_weights, block_biases, block_operations) in zip(group, trained, strict=True):
                 labels.append(block)
                 weights.append(block_weights)
@@ -61,6 +64,11 @@ def spent(operations, seconds):
     times = os.times()
     used = {"flops": operations, "device_seconds": max(seconds, times.user + times.system + times.children_user)}
     return any(used[name] >= limit for name, limit in task.budget.items() if name in used)
+
+
+def train_block(block):
+    """What `train` returns for the labels of a block, in a process of the pool."""
+    return train(shared["rows_NV"], shared["true_LN"][block], settings)
 
 
 def train(rows_NV, true_LN, own):
