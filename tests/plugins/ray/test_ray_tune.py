@@ -15,7 +15,7 @@ from xmcbench.runs.tuning import Search, read_journal, tuned_trials
 from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Trial
 from xmcbench_plugins.ray.executor import RayExecutor
-from xmcbench_plugins.ray.samples import _Samples
+from xmcbench_plugins.ray.samples import Begun, _Samples
 
 SPACE = {"ok": {"strength": {"low": 0.5, "high": 2.0}}}
 
@@ -73,7 +73,7 @@ def test_small_budgets_of_two_rungs_are_one_trial(bench: Bench) -> None:
 def test_a_trial_is_shown_once_also_if_its_worker_was_started_again(bench: Bench) -> None:
     def run(samples: _Samples, executor: WithoutCluster) -> None:
         (trial,) = trials(samples.propose("one"))
-        executor.sent = [("one", {"begin": 0}), ("one", {"begin": 0})]
+        executor.sent = [("one", Begun(0)), ("one", Begun(0))]
         samples.receive()
         assert bench.heard.begun == ["ok/sample-0"]
         bench.heard.begun.clear()
