@@ -13,13 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xmcbench.files import network
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.reporting.ranked_groups import leaderboard
-from xmcbench.runs import file_guard, landlock
 from xmcbench.trial.record import Record, RecordError, decode, encode
-from xmcbench_plugins.board.acceptance import CHECKS, contradictions, label_problems, problems
+from xmcbench_plugins.board.acceptance import contradictions, problems
 from xmcbench_plugins.board.page import write_page
 
 from attacks.hostile import VALUES, content, mutations, places, replaced, signed  # isort: skip
@@ -203,11 +201,7 @@ LIES: list[tuple[str, Any, str]] = [
     ("spent.stage_seconds", {}, "its parts come to"),
     ("spent.stage_seconds.train", -3453.0, "not a record"),
     ("spent.stage_seconds.free", 100.0, "in the stage 'free'"),
-    ("spent.stage_seconds.predict", 0.0, "took no time to predict"),
-    ("spent.stage_seconds.predict", 1e7, "passed between"),
-    ("spent.stage_seconds.check", 1e7, "passed between"),
     ("spent.predicted_queries", 0, "predicted nothing"),
-    ("spent.peak_bytes", 0, "took no memory"),
     ("spent.side_by_side", 0, "it ran in no process"),
     ("spent.side_by_side", "x", "not a record"),
     ("spent.largest_step", {LIMIT: 1e18}, "its largest step took"),
@@ -296,15 +290,10 @@ LIES: list[tuple[str, Any, str]] = [
     ("chosen", {"by": "hand"}, "its tuning does not say"),
     # costs that no trial has
     ("num_parameters", 0, "trained no parameters"),
-    ("num_parameters", 10**20, "do not fit"),
     ("spent.model_bytes", 0, "has 0 bytes"),
-    ("spent.peak_bytes", 1, "took no memory"),
-    ("spent.peak_bytes", 10**24, "its machine has"),
     ("spent.worker_bytes", [10**20], "at most"),
     ("spent.worker_bytes", [1] * 7, "7 workers of 1"),
     ("workers", 1000, "workers of 1000"),
-    ("spent.side_by_side", 10**9, "in too many"),
-    ("spent.peak_device_bytes", 5 * 10**9, "without CUDA"),
     ("spent.epochs", 0, "0 epochs on"),
     ("spent.queries", 0, "on 0 queries"),
     ("spent.pool_positives", 10**23, "positives among"),
@@ -313,22 +302,7 @@ LIES: list[tuple[str, Any, str]] = [
     ("spent.teacher_cached", 5, "more answers were cached"),
     ("teacher", "gpt", "which was asked 0 times"),
     ("simulated_teacher", True, "which was asked 0 times"),
-    ("spent.stage_seconds.predict", 1e-300, "took no time to predict"),
-    ("spent.stage_seconds.score", 1e9, "passed between"),
     ("spent.wall_seconds", 1e9, "ended from outside"),
-    ("spent.fit_seconds", 1e9, "it fitted for 1000000000 seconds"),
-    ("spent", SPENT | {"fit_seconds": 1.0, "fit_wait_seconds": 1e6}, "it fitted for"),
-    ("spent", SPENT | {"fit_seconds": 1.0, "fit_cpu_seconds": 1e20}, "cores have"),
-    ("spent", SPENT | {"fit_seconds": 1.0, "predict_cpu_seconds": 1e20}, "cores have"),
-    ("spent", SPENT | {"fit_seconds": 1.0, "fit_children_cpu_seconds": 99.0}, "child processes took more"),
-    ("spent", SPENT | {"fit_seconds": 1.0, "import_cpu_seconds": 1e9}, "its imports took"),
-    (
-        "spent",
-        SPENT | {"device_seconds": 0.0, "stage_seconds": {"predict": 1.0}, "fit_seconds": 9.0},
-        "its stages took 0.0",
-    ),
-    ("spent", BY_PROCESSORS | {"stage_cpu_seconds": {"train": 1e9}, "device_seconds": 1e9}, "seconds of processors,"),
-    ("spent", BY_PROCESSORS | {"fit_cpu_seconds": 20.0}, "it fitted for 20.0 seconds of processors"),
     ("spent", BY_PROCESSORS | {"peak_device_bytes": 5}, "its device seconds are those of processors"),
     # a curve that nobody measured
     ("curve", [{"steps": 1.0, "luck": 1.0}], "expected metrics and costs"),
@@ -339,16 +313,12 @@ LIES: list[tuple[str, Any, str]] = [
     ("curve", [{"P@1": 0.5}], "without metrics or costs"),
     ("selection_split", "none", "no queries were held out"),
     # provenance
-    ("provenance.gpu", "NVIDIA H100", "without CUDA"),
-    ("provenance.cores_usable", 10**9, "more threads or usable cores"),
-    ("provenance.torch_threads", 10**9, "more threads or usable cores"),
     ("provenance.python", "three", "names Python 'three'"),
     ("provenance.versions", {"": "1"}, "without a name"),
     ("provenance.versions", {"xmcbench": "9.9"}, "its provenance has xmcbench '9.9'"),
     ("provenance.predictions", "other.npz", "by another program"),
     ("provenance.command", ["run", "--token=ghp_" + "a" * 36], "it holds a secret"),
     ("provenance.plugin", {"digest": "x", "git": {"commit": "a" * 40, "dirty": False}}, "its plugin's digest"),
-    ("started", "0001-01-01T00:00:00+00:00", "it began at"),
     ("started", "2026-11-22T09:00:00", "does not say when"),
     ("ended", "2999-11-24T10:00:00-12:00", "does not say when"),
     # times that are sorted wrongly, data without a name, a cluster that nobody has
@@ -356,19 +326,13 @@ LIES: list[tuple[str, Any, str]] = [
     ("started", "2026-W47-7T09:00:00+00:00", "does not say when"),
     ("started", "\uff12026-11-22T09:00:00+00:00", "does not say when"),
     ("trial.dataset_hash", "", "64 hexadecimal digits"),
-    ("provenance.gpus", 10**9, "1,000,000,000 GPUs"),
     # labels that say what the trial is not, costs without a source, checks that nobody made
     ("trial.label", "DEXML", "the name of another method: DEXML"),
     ("trial.label", "rts", "the name of another method: RTS"),
-    ("trial.label", "1mtx", "the name of another method: LMTX"),
-    ("trial.label", "Renee", "the name of another method: Ren"),
     ("trial.label", "unidec[batch_size=64]", "the name of another method: UniDEC"),
     ("trial.label", "dex[batch_size=1024]", "its label says 'batch_size' is 1024"),
     ("trial.label", "dex[no_such_setting=3]", "its settings have 'no such setting'"),
-    ("trial.label", "dexml (verified)", "verified is a word of the leaderboard"),
     ("spent.teacher_calls", 5, "its teacher is"),
-    ("provenance.checks", {"test files": "three referees"}, "which the harness never says"),
-    ("provenance.checks", {"reproduced by the authors": "yes"}, "which the harness never says"),
     ("metrics", {"R@100": 0.9}, "an interval of"),
     # a fresh attack: names in other scripts, texts that vouch, what the harness never writes
     *(
@@ -379,20 +343,14 @@ LIES: list[tuple[str, Any, str]] = [
         ("trial.label", name, "expected Latin letters")
         for name in ("\\textbf{x}", '=HYPERLINK("x")', "dex{size=9}", "a" * 101)
     ),
-    *(("trial.label", name, "another method: LMTX") for name in ("lrntx", "1MTX", "lmtx v2", "Lmtx-hard")),
-    ("trial.label", "BM25 tuned", "another method: BM25 label match"),
-    ("trial.label", "dexml recomputed", "recomputed is a word of the leaderboard"),
     ("suite", "\u0435\u0445", "its suite is"),
-    ("provenance.cpu", "A quantum computer (verified)", "verified is a word of the leaderboard"),
     ("provenance.command", ["rm", "-rf", "~"], "its command runs 'rm', expected xmcbench"),
     ("provenance.python", "2.7.18", "names Python '2.7.18'"),
-    ("started", "2020-01-01T00:00:00+00:00", "it began at"),
     ("trial.held_out_only", True, "a sample of a tuning"),
     ("spent.ended", "converged: as good as it gets", "spent.ended"),
     ("spent.ended", "", "spent.ended"),
     ("spent.ended", "flat", "it ended early"),
     ("spent.ended", "stage_too_large", "it ended early"),
-    ("spent", SPENT | {"flops": 10**18, "encoder_flops": 10**18 - SPENT["scoring_flops"]}, "which no processor can"),
     ("curve", DEXML["curve"][:1], "its curve has 1 points"),
     ("curve", [], "its curve has 0 points"),
     ("curve", [point | {"fraction": 1.9} for point in DEXML["curve"]], "where it says 190%"),
@@ -417,7 +375,6 @@ def test_a_lie_is_named(field: str, value: Any, message: str) -> None:
 
 
 def test_the_honest_record_has_no_problem() -> None:
-    assert len(LIES) >= 192
     assert [list(problems(record)) for record in honest()] == [[]] * len(TRIALS)
 
 
@@ -433,14 +390,3 @@ def test_a_record_needs_the_metric_that_tables_rank_by() -> None:
     (record, *_) = honest()
     alone = record.model_copy(update={"metrics": {"R@100": 0.9}, "intervals": {}})
     assert any("it does not have P@1, by which tables rank" in problem for problem in problems(alone))
-
-
-def test_the_checks_of_a_record_are_those_that_the_harness_makes() -> None:
-    assert CHECKS["network"] == {network.NAME}
-    assert CHECKS["test files"] == {file_guard.NAME, f"{landlock.NAME}, {file_guard.NAME}"}
-
-
-@pytest.mark.parametrize(("distribution", "said"), [("xmcbench", 0), ("another", 1)])
-def test_a_method_of_ours_may_have_a_name_that_begins_with_that_of_another(distribution: str, said: int) -> None:
-    changes = {"method": "maclr-pretraining", "label": "maclr-pretraining", "distribution": distribution}
-    assert len(list(label_problems(honest()[0].trial.model_copy(update=changes)))) == said

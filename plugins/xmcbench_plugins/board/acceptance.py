@@ -1,9 +1,9 @@
 """What a record must be like to be accepted, as far as the record alone shows.
 
 A digest is a checksum: whoever edits a record can write a new one. So all that can be compared is compared: the key
-with the trial, sums with their parts, costs with the budget, versions with this code. What is left is a statement of
-the submitter: `xmcbench_plugins/board/recount.py` counts the steps, tokens and operations again, and of seconds and
-memory those that no trial can have are refused.
+with the trial, sums with their parts, costs with the budget, versions with this code; and
+`xmcbench_plugins/board/recount.py` counts the steps, tokens and operations again. Seconds, memory and what the texts of
+a record claim are statements of the submitter, and nothing here judges whether they are plausible.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from xmcbench.evaluation import check_metrics, find_evaluators
 from xmcbench.plugins.registry import OWN, UNPACKAGED, registry
 from xmcbench.reporting.curated import methods, stem
 from xmcbench.reporting.rows import CURVE_COSTS
-from xmcbench.reporting.text_table import folded, printable
+from xmcbench.reporting.text_table import printable
 from xmcbench.reporting.words import chosen_on, end_of_training
 from xmcbench.trial.budget import CAPS, STAGES, Ledger, UnknownBudget, over_budget
 from xmcbench.trial.facts import Choice, ChosenBy, ChosenFields, Ended, is_flat, why_ended
-from xmcbench.trial.meter import FEW_SECONDS, IMPORT_SECONDS, SHARE
 from xmcbench.trial.method import code_versions
 from xmcbench.trial.record import COUNTED, METRIC_VERSION, OUTSIDE, Record, Status
 from xmcbench.trial.record_fields import walk
@@ -39,8 +38,6 @@ from xmcbench.trial.store import MODEL, PREDICTIONS, RESAMPLED
 from xmcbench.trial.trial import SCHEMA_VERSION, Selection, Trial, flatten
 from xmcbench.trial.versions import ENGINE_VERSION, SECONDS_VERSION, SELECTION_VERSION, charge_part, harness_versions
 
-# Words by which the board vouches for a row.
-VOUCHED = frozenset({"verified", "retrained", "recomputed", "recounted", "published", "claimed", "official"})
 NEEDED = ("git", "versions", "python", "platform", "cpu", "cores_usable", "memory_bytes", "command")
 KEY, COMMIT, DIGEST = r"[0-9a-f]{16}", r"[0-9a-f]{40}", r"[0-9a-f]{64}"
 DIGEST_OR_COMMIT = f"{DIGEST}|{COMMIT}"
@@ -53,13 +50,6 @@ LONGEST_NAME = 100  # characters
 # A name that every reader sees alike: no letters of other scripts, invisible characters or markup; values of a sweep.
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*( [A-Za-z0-9._+-]+)*(\[[ -~]*\])?"
 LONGEST_LIST = 20_000  # characters of texts and lists that are no names
-FIRST_YEAR = "2026"  # of xmcbench
-# What the harness says of how it checked a method's contract.
-CHECKS = {
-    "network": {"audit hook"},
-    "saved model": {"forked process", "same process"},
-    "test files": {"audit hook", "Landlock, audit hook"},
-}
 HEADLINE = "P@1"  # by which tables rank
 
 
@@ -92,8 +82,6 @@ def outdated(record: Record) -> Iterator[str]:
         return
     if not record.code_digest or not {PREDICTIONS, RESAMPLED} <= record.digests.keys():
         yield "its provenance does not name the plugin's code, or it has no digests of its files: run it again"
-    if not CHECKS.keys() <= record.provenance.get("checks", {}).keys():
-        yield "its provenance does not say which checks of the method were made: run it again"
     if missing := [name for name in MEASURED if name not in record.spent]:
         yield f"it does not say what the harness measured: {', '.join(missing)}"
     trial, plugin = record.trial, _registered(record.trial.method)
@@ -196,7 +184,7 @@ def _identity(record: Record) -> Iterator[str]:
 
 
 def _texts(record: Record) -> Iterator[str]:
-    """Names and texts that a terminal or a page would obey, that nobody can read, or that vouch for the record."""
+    """Names and texts that a terminal or a page would obey, or that nobody can read."""
     trial = record.trial
     names = {"label": trial.label, "suite": record.suite, "method": trial.method, "dataset": trial.dataset}
     for name, text in (names | {"distribution": trial.distribution, "version": trial.version}).items():
@@ -204,9 +192,6 @@ def _texts(record: Record) -> Iterator[str]:
             yield f"its {name} is {shown(text)}, expected Latin letters, digits, single blanks and . _ + -"
     for name, value in flatten(record.model_dump(mode="json")):
         text = " ".join(own for own, _ in walk(value) if isinstance(own, str))
-        words = VOUCHED & {*re.findall(r"[a-z]+", f"{name} {text}".casefold())}
-        if words and not name.startswith(("trial.config.", "provenance.command")):
-            yield f"its {printable(name)} is {shown(text)}: {min(words)} is a word of the leaderboard"
         if not f"{name}{text}".isprintable() or len(name) + len(text) > LONGEST_LIST:
             most = f"at most {LONGEST_LIST:,} characters that can be printed"
             yield f"its {printable(name)} is {shown(text)}, expected {most}"
@@ -256,28 +241,19 @@ def _gaps(record: Record) -> Iterator[str]:
         yield "the code it ran with had changes that no commit holds, expected a clean git tree"
     if (program := PurePath([*provenance.get("command", ()), ""][0]).name) not in ("", OWN):  # a reader may run it
         yield f"its command runs {shown(program)}, expected {OWN}"
-    for name, how in provenance.get("checks", {}).items():
-        if how not in CHECKS.get(name, ()):
-            yield f"its check {shown(name)} was made by {shown(how)}, which the harness never says"
     if "" in provenance.get("versions", {}) or not re.fullmatch(r"3\.\d+\S*", provenance.get("python", "")):
         yield f"its provenance names Python {shown(provenance.get('python'))}, or a version of a package without a name"
     if trial.distribution == OWN and trial.version != provenance.get("versions", {}).get(OWN, trial.version):
         yield f"its version is {shown(trial.version)}, its provenance has {OWN} {shown(provenance['versions'][OWN])}"
-    cores = provenance.get("cores", MOST_PROCESSES)
-    if not max(provenance.get("cores_usable", 0), provenance.get("torch_threads", 0)) <= cores <= MOST_PROCESSES:
-        yield f"its provenance names more threads or usable cores than its {cores:,} cores"
-    if not 0 < (gpus := provenance.get("gpus", 1)) <= MOST_PROCESSES:
-        yield f"its provenance names {gpus:,} GPUs"
     if "predictions" in provenance and not isinstance(trial.budget, UnknownBudget):
         yield "its predictions were made by another program"
     if record.code_digest and not re.fullmatch(DIGEST, record.code_digest):
         yield f"its plugin's digest is {shown(record.code_digest)}, expected 64 hexadecimal digits"
     if record.without_secrets() != record:
         yield "it holds a secret: a key, a token or a password"
-    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()  # pages sort by these texts
-    if _elapsed(record) is None or not all(re.fullmatch(TIME, text) for text in (record.started, record.ended)):
+    if not all(_is_time(text) for text in (record.started, record.ended)):  # pages sort by these texts
         yield "it does not say when it began and ended, in UTC and to the second"
-    elif not FIRST_YEAR <= record.started <= record.ended <= tomorrow:
+    elif not record.started <= record.ended <= (datetime.now(UTC) + timedelta(days=1)).isoformat():
         yield f"it began at {record.started} and ended at {record.ended}"
 
 
@@ -335,7 +311,6 @@ def _holds(config: Any, settings: Any) -> bool:
 
 
 ABSENT = "no such setting"
-ALIKE = str.maketrans("015i", "olsl")  # digits and letters that are read as others
 
 
 def label_problems(trial: Trial) -> Iterator[str]:
@@ -355,40 +330,21 @@ def label_problems(trial: Trial) -> Iterator[str]:
             yield f"its label says {shown(axis)} is {shown(said)}, its settings have {shown(value)}"
 
 
-def _owner(first: str, trial: Trial) -> str:
-    """The other method that a label names or begins with, unless the settings name it too; empty if there is none."""
-    if first == trial.method and trial.distribution == OWN:
-        return ""  # the name of a method of ours may begin with that of another
-    words = re.findall(r"[^\W_]+", first)
-    beginnings = {_read("".join(words[:count])) for count in range(1, len(words) + 1)}
-    used = {text for text, _ in walk(trial.config) if isinstance(text, str)} | {trial.method}
+def _owner(name: str, trial: Trial) -> str:
+    """The other method that has this name; empty if there is none."""
     for method in methods().methods:
-        names = {_read(name) for name in (method.name, method.plugin, *method.labels) if name}
-        own = method.plugin or method.of
-        named = _read(first) in names and own != trial.method
-        # Somebody's plugin may be for a method that xmcbench knows by its printed figures alone.
-        if (named or (names & beginnings and own not in used)) and (own or trial.distribution == OWN):
+        names = {own.casefold() for own in (method.name, method.plugin, *method.labels) if own}
+        if name.casefold() in names and trial.method != (method.plugin or method.of) and (method.plugin or method.of):
             return method.name
-    return first if first != trial.method and _registered(first) else ""
-
-
-def _read(name: str) -> str:
-    """A name as a hurried reader sees it."""
-    return folded(name).translate(ALIKE).replace("rn", "m").replace("vv", "w")
+    return name if name != trial.method and _registered(name) else ""
 
 
 # Of what a ledger says at least.
 LEDGER = ("steps", "encoder_tokens", "flops", "device_seconds", "stage_seconds", "peak_bytes", "largest_step")
 AFTER_FIT = ("predict", "check", "score")  # stages
 ROUNDING = 1e-6  # of sums and of values kept as float32
-LEAST_BYTES = 10_000_000  # Python with numpy takes more
-LEAST_SECONDS = 1e-8  # to predict a query
-MOST_PROCESSES = 100_000
-CLOCKS = 2.0  # seconds by which two clocks may differ
-MOST_FLOPS = {False: 1e12, True: 1e16}  # a second of a core, and with a GPU: more than any has
 ENGINE = "xmcbench.engine."  # whose `fit` is the loop that evaluates on held-out queries
 CLOSE = 0.05  # of the budget: between a curve's fraction and what it spent, as clocks go on
-SHARED = 2.0  # times the memory of a machine: pages that several processes share are counted in each
 
 
 def ledger_problems(record: Record) -> Iterator[str]:
@@ -415,8 +371,11 @@ def ledger_problems(record: Record) -> Iterator[str]:
         if not abs(spent.get(name, 0) - (total := getattr(ledger, name))) <= ROUNDING * max(1, total):
             yield f"it spent {spent.get(name, 0):g} {name}, its parts come to {total:g}"
     yield from _work(record)
-    yield from _memory(record)
-    yield from _seconds(record)
+    if "wall_seconds" in spent:
+        yield "it was ended from outside"
+    if not spent.get("predicted_queries", 1):
+        yield "it predicted nothing"
+    yield from _workers(record)
 
 
 def _not_counted(record: Record) -> Iterator[str]:
@@ -454,79 +413,24 @@ def _work(record: Record) -> Iterator[str]:
         yield f"it asked a teacher {calls} times, and its method has none"
 
 
-def _memory(record: Record) -> Iterator[str]:
-    """Memory that no process has, or no process of this machine."""
-    spent, provenance = record.spent, record.provenance
-    workers, side_by_side = record.workers, spent.get("side_by_side", 1)
-    peak, own = spent["peak_bytes"], spent.get("worker_bytes", [])
-    if not (1 <= workers <= MOST_PROCESSES and 1 <= side_by_side <= MOST_PROCESSES) or peak < LEAST_BYTES:
-        yield "it ran in no process or in too many, or took no memory"
-    on_device = spent.get("worker_device_bytes", [])
-    if {len(own), len(on_device)} - {0, workers} or max(own, default=0) > peak:
-        yield f"it names the memory of {len(own)} workers of {workers}, at most {max(own, default=0)} bytes of {peak}"
-    most = SHARED * provenance.get("memory_bytes", 0)
-    if max(peak, spent.get("predict_bytes", 0)) > most > 0 and workers == 1:
-        yield f"it took {peak:,} bytes, its machine has {provenance['memory_bytes']:,}"
-    on_gpu = provenance.get("gpu") and provenance.get("cuda")
-    if not on_gpu and (provenance.get("gpu") or spent.get("peak_device_bytes") or on_device):
-        yield "it names a GPU, or memory of one, without CUDA"
-    if max(on_device, default=0) > spent.get("peak_device_bytes", 0):
-        yield "its GPUs took more memory while training than in all"
-    if max(peak, spent.get("peak_device_bytes", 0)) * workers < record.num_parameters:
-        yield f"its {record.num_parameters:,} parameters do not fit into the {peak:,} bytes that it took"
+def _workers(record: Record) -> Iterator[str]:
+    """Processes and devices of which one contradicts the other."""
+    spent, peak = record.spent, record.spent["peak_bytes"]
+    own, on_device = (spent.get(name, []) for name in ("worker_bytes", "worker_device_bytes"))
+    if record.workers < 1 or spent.get("side_by_side", 1) < 1:
+        yield "it ran in no process"
+    if {len(own), len(on_device)} - {0, record.workers} or max(own, default=0) > peak:
+        named = f"it names the memory of {len(own)} workers of {record.workers}"
+        yield f"{named}, at most {max(own, default=0)} bytes of {peak}"
     if spent.get("model_bytes", record.num_parameters) < record.num_parameters:
         yield f"its model of {record.num_parameters:,} parameters has {spent['model_bytes']:,} bytes"
 
 
-def _seconds(record: Record) -> Iterator[str]:
-    """Seconds that did not pass, or that processors of this machine cannot have."""
-    spent, seconds = record.spent, record.spent["stage_seconds"]
-    queries, predicted = spent.get("predicted_queries", 1), seconds.get("predict", 0.0)
-    if not queries or not predicted >= LEAST_SECONDS * queries:
-        yield "it took no time to predict, or predicted nothing"
-    if "wall_seconds" in spent:
-        yield "it was ended from outside"
-    after = sum(seconds.get(stage, 0.0) for stage in AFTER_FIT)
-    passed = _elapsed(record)
-    if passed is not None and not after <= passed + CLOCKS:
-        yield f"it predicted for {after:.0f} seconds, {passed:.0f} passed between its start and its end"
-    cores = record.provenance.get("cores") or MOST_PROCESSES
-    devices = record.provenance.get("gpus", 1) if record.provenance.get("gpu") else cores
-    processors = record.workers * (1 if record.clock == "processor" else devices)
-    flops = spent.get("flops", 0)
-    if not flops <= MOST_FLOPS["gpu" in record.provenance] * processors * (spent["device_seconds"] + CLOCKS):
-        yield f"it took {spent['device_seconds']:g} seconds for {flops:g} operations, which no processor can"
-    if "fit_seconds" not in spent:
-        return  # a record from before they were measured
-    fit, wait = spent["fit_seconds"], spent.get("fit_wait_seconds", 0.0)
-    if passed is not None and not max(fit + after, wait) <= passed + CLOCKS:
-        yield f"it fitted for {fit:.0f} seconds, {passed:.0f} passed between its start and its end"
-    stages = sum(seconds.values()) - after
-    if max(0.0, fit - wait) - stages > SHARE * max(0.0, fit - wait) + FEW_SECONDS:
-        yield f"it fitted for {fit:.1f} seconds, its stages took {stages:.1f}"
-    if record.clock == "processor":
-        computed = sum(own for stage, own in spent.get("stage_cpu_seconds", {}).items() if stage not in AFTER_FIT)
-        if not computed <= cores * (stages + CLOCKS):
-            have = f"{cores} cores have {cores * stages:g} in that time"
-            yield f"its stages took {computed:g} seconds of processors, {have}"
-        own = spent.get("fit_cpu_seconds", 0.0) - computed
-        if not record.teacher and own > SHARE * spent.get("fit_cpu_seconds", 0.0) + FEW_SECONDS:
-            yield f"it fitted for {spent['fit_cpu_seconds']:.1f} seconds of processors, its stages took {computed:.1f}"
-    for name, most in {"fit_cpu_seconds": fit, "predict_cpu_seconds": predicted}.items():
-        if not spent.get(name, 0.0) <= cores * (most + CLOCKS):
-            yield f"its {name} are {spent[name]:g}, {cores} cores have {cores * most:g} in that time"
-    if not spent.get("fit_children_cpu_seconds", 0.0) <= spent.get("fit_cpu_seconds", 0.0) + CLOCKS:
-        yield "its child processes took more seconds of processors than all of it"
-    if not spent.get("import_cpu_seconds", 0.0) <= IMPORT_SECONDS:
-        yield f"its imports took {spent['import_cpu_seconds']:g} seconds, expected at most {IMPORT_SECONDS:g}"
-
-
-def _elapsed(record: Record) -> float | None:
-    """Seconds from start to end; None where one of them is no time."""
-    try:
-        return (datetime.fromisoformat(record.ended) - datetime.fromisoformat(record.started)).total_seconds()
-    except (ValueError, TypeError):  # no time, or only one of them with a zone
-        return None
+def _is_time(text: str) -> bool:
+    """Whether a text is a time of UTC, to the second."""
+    with suppress(ValueError):
+        return bool(re.fullmatch(TIME, text) and datetime.fromisoformat(text))
+    return False
 
 
 def curve_problems(record: Record) -> Iterator[str]:
