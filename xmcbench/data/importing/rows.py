@@ -93,7 +93,10 @@ def _rows(
 
 def _indicators(path: Path, options: Options, columns: Sequence[str]) -> list[str]:
     """The columns of a table, beside `columns`, that hold zeros and ones alone in its first rows."""
-    records = first_records(path, options, SNIFFED)
+    try:
+        records = first_records(path, options, SNIFFED)
+    except XMCBenchError:  # of a column that nobody asked for
+        return []
     names = [name for name in (records[0] if records else ()) if name not in columns]
     return [name for name in names if all(is_indicator(record.get(name)) for record in records)]
 
