@@ -108,7 +108,7 @@ def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
     for record in records:
         resampled = resampled_file(store.resampled(record, list(record.metrics)), record.truth_hash)
         files = {PREDICTIONS: store.result(record, PREDICTIONS), RESAMPLED: resampled}
-        digests = record.digests | {name: sha256(content).hexdigest() for name, content in files.items()}
+        digests = {name: sha256(content).hexdigest() for name, content in files.items()}
         if len(files[PREDICTIONS]) > LARGEST:
             del files[PREDICTIONS]
         shared = shortened(record.without_paths()).model_copy(update={"digests": digests}).without_secrets()
