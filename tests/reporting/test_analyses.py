@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, SIMILARITY_OF_TAIL, Analysis
+from xmcbench.evaluation.calibration import reliability
 from xmcbench.reporting.analyses import analysis_tables, names, write_analyses
 
 from .leaderboards import analysed, measured
@@ -54,6 +56,18 @@ def test_a_figure_without_a_meaning_is_empty_and_not_zero(found: dict[str, Analy
     assert nothing.any()
     written = json.loads(write_analyses(found, tmp_path).read_text())
     assert [value is None for value in written["first"]["breakdowns"][REGIMES]["recall"]] == nothing.tolist()
+
+
+def test_probabilities_have_a_table_where_scores_are_some(found: dict[str, Analysis]) -> None:
+    assert not [table for table in analysis_tables(found) if table.title.startswith("probabilities")]
+    held = reliability(np.array([0.1, 0.3, 0.8]), np.array([False, True, True]))
+    first, second = found
+    (table,) = (
+        table
+        for table in analysis_tables({first: replace(found[first], reliability=held), second: found[second]})
+        if table.title.startswith("probabilities")
+    )
+    assert table.rows == ((first, f"{100 * (0.1 + 0.7 + 0.2) / 3:.2f}", "40.00", "66.67"),)
 
 
 def test_trials_are_told_apart_by_seed_and_then_by_key() -> None:

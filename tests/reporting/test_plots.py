@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.calibration import reliability
 from xmcbench.reporting import plots
 from xmcbench.reporting.plots import UNDATED, drawing, write_analysis_figures, write_figures
 from xmcbench.reporting.ranked_groups import leaderboard
@@ -85,6 +88,10 @@ def test_figures_of_analyses(tmp_path: Path) -> None:
     found = dict(zip(("one", "two"), analysed(measured(2)).values(), strict=False))
     paths = write_analysis_figures(found, tmp_path, "svg")
     assert [path.stem for path in paths] == ["deciles", "precision-recall", "scores", "trade-off", "similarity"]
+    half = replace(found["one"], reliability=reliability(np.array([0.1, 0.9]), np.array([False, True])))
+    (drawn,) = set(write_analysis_figures({"one": half, "two": found["two"]}, tmp_path, "svg")) - set(paths)
+    assert drawn.stem == "reliability"
+    assert drawn.stat().st_size > 1000
     alone = write_analysis_figures({"one": found["one"]}, tmp_path / "alone", "pdf")
     assert all(path.stat().st_size > 1000 for path in alone)
 

@@ -114,6 +114,7 @@ def analyse(
     )
     from xmcbench.reporting.processor_time import processor_table
     from xmcbench.reporting.text_table import render_tables
+    from xmcbench.runs.saved_model import load_calibration
     from xmcbench.trial.store import Store
 
     if figures and out is None:
@@ -126,7 +127,8 @@ def analyse(
     records = list({record.key: record for record in (find_trial(place, run) for run in runs)}.values())
     dataset = load(records[0].trial.dataset, data)
     vectors = _similarity(place, similarity, records[0].trial.dataset_hash) if similarity else None
-    analyses = analyse_together(place, records, dataset, k, vectors)
+    calibrations = {record.key: load_calibration(place, record) for record in records}
+    analyses = analyse_together(place, records, dataset, k, vectors, calibrations)
     seconds = processor_table(names(records).items(), place.records())
     echo(render_tables([*analysis_tables(analyses), *([seconds] if seconds else [])], format))
     if out is not None:

@@ -16,6 +16,7 @@ import scipy
 from scipy.stats import rankdata
 
 from xmcbench.data.dataset import Dataset, DatasetCard
+from xmcbench.evaluation.calibration import Calibration, Reliability, reliability
 from xmcbench.evaluation.evaluator import dataset_hits
 from xmcbench.evaluation.label_metrics import coverage
 from xmcbench.evaluation.metrics import Hits, label_counts, precision, propensity_scored_precision
@@ -122,6 +123,7 @@ class Analysis:
     trade_off: dict[int, tuple[float, float]]  # by k: P and PSP
     precision_recall: PrecisionRecall
     scores: ScoreDistributions
+    reliability: Reliability | None = None  # of the first k labels; None where scores are no probabilities
 
 
 def partitions(dataset: Dataset, similarity: np.ndarray | None = None) -> dict[str, LabelBins]:
@@ -138,8 +140,17 @@ def partitions(dataset: Dataset, similarity: np.ndarray | None = None) -> dict[s
     return bins
 
 
-def analyse(predictions: Predictions, dataset: Dataset, bins: Mapping[str, LabelBins], k: int = 5) -> Analysis:
-    """Analyse checked `predictions` for the dataset's test split; `bins` are the dataset's `partitions`."""
+def analyse(
+    predictions: Predictions,
+    dataset: Dataset,
+    bins: Mapping[str, LabelBins],
+    k: int = 5,
+    calibration: Calibration | None = None,
+) -> Analysis:
+    """Analyse checked `predictions` for the dataset's test split; `bins` are the dataset's `partitions`.
+
+    `calibration` is that of the model; without one, scores that all lie in 0..1 are read as probabilities.
+    """
     num_labels = dataset.test.targets.shape[1]
     hits = dataset_hits(predictions, dataset)
     ks = sorted({*TRADE_OFF_KS, k})
@@ -151,7 +162,18 @@ def analyse(predictions: Predictions, dataset: Dataset, bins: Mapping[str, Label
         trade_off={at: (precision.compute(hits, at), propensity_scored_precision.compute(hits, at)) for at in ks},
         precision_recall=precision_recall(hits),
         scores=score_distributions(hits),
+        reliability=_reliability(hits, k, calibration),
     )
+
+
+def _reliability(hits: Hits, k: int, calibration: Calibration | None) -> Reliability | None:
+    scores, stored = hits.predictions.scores[:, :k], hits.predictions.indices[:, :k] >= 0
+    confidence = scores if calibration is None else calibration.probability(scores)
+    if calibration is None and ((scores[stored] < 0) | (scores[stored] > 1)).any():
+        return None
+    true = np.zeros(hits.predictions.indices.shape, bool)
+    true[hits.queries, hits.ranks] = True
+    return reliability(confidence[stored].astype(np.float64), true[:, :k][stored])
 
 
 def distinct(labels: np.ndarray) -> int:

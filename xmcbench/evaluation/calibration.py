@@ -26,6 +26,7 @@ from xmcbench.trial.predictions import Predictions
 BINS = 15  # as Guo et al.
 FOLDS = 5  # of the held-out queries: a fold's error is that of a map that was fitted on the others
 TOP = 5  # predictions of a query that the stated error covers
+SHOWN = 10  # of a query that the map is fitted on: equal scores are less often right further down
 POINTS = 1_000  # of a map, at most
 FEWEST = 20  # held-out queries
 
@@ -122,25 +123,25 @@ class Calibration:
 def fit_calibration(predictions: Predictions, targets: scipy.sparse.csr_array) -> Calibration | None:
     """The calibration of `predictions` [N, K] for queries with the true labels `targets` [N, L].
 
-    None for fewer than `FEWEST` queries, or where none of their labels is predicted rightly.
+    None for fewer than `FEWEST` queries, or where none of their first `SHOWN` labels is right.
     """
     truth = binary(targets)
     stored = (predictions.indices >= 0) & np.isfinite(predictions.scores)
     hits = contains(truth, predictions.indices) & stored
-    if len(predictions) < FEWEST or not hits.any():
+    if len(predictions) < FEWEST or not hits[:, :SHOWN].any():
         return None
     query, rank = np.nonzero(stored)
     label, score, true = predictions.indices[stored], predictions.scores[stored].astype(np.float64), hits[stored]
-    probability, shown = np.zeros(len(score)), np.zeros(len(score), bool)
+    probability, shown, first = np.zeros(len(score)), np.zeros(len(score), bool), rank < SHOWN
     for fold in range(FOLDS):
         own = query % FOLDS == fold  # held-out queries are drawn at random, and so are folds by their number
         rest = np.arange(truth.shape[0]) % FOLDS != fold
-        points = _isotonic(score[~own], true[~own])
+        points = _isotonic(score[~own & first], true[~own & first])
         cut = _best_threshold(np.interp(score[~own], *points), true[~own], int(np.diff(truth.indptr)[rest].sum()))
         probability[own] = np.interp(score[own], *points)
         shown[own] = probability[own] >= cut
     top = rank < TOP
-    points = _isotonic(score, true)
+    points = _isotonic(score[first], true[first])
     fitted = np.interp(score, *points)
     counts = [np.bincount(labels, minlength=truth.shape[1]) for labels in (label[shown & true], label[shown])]
     counts.append(np.bincount(truth.indices, minlength=truth.shape[1]))

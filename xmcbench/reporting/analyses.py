@@ -9,6 +9,7 @@ from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
 from textwrap import shorten
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from pydantic import ConfigDict, TypeAdapter
 from xmcbench.data import Dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis, analyse, partitions
+from xmcbench.evaluation.calibration import Calibration
 from xmcbench.evaluation.comparison import ComparedMetric, Comparison, Mean, across_datasets
 from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.evaluation.significance import difference, samples, significant_together
@@ -30,12 +32,21 @@ from xmcbench.trial.store import Store
 
 
 def analyse_together(
-    store: Store, records: Iterable[Record], dataset: Dataset, k: int = 5, similarity: np.ndarray | None = None
+    store: Store,
+    records: Iterable[Record],
+    dataset: Dataset,
+    k: int = 5,
+    similarity: np.ndarray | None = None,
+    calibrations: Mapping[str, Calibration | None] = MappingProxyType({}),
 ) -> dict[str, Analysis]:
-    """The analyses of trials on one dataset, by name. Raises `XMCBenchError` where predictions are missing."""
-    bins, named = partitions(dataset, similarity), names(records)
+    """The analyses of trials on one dataset, by name. Raises `XMCBenchError` where predictions are missing.
+
+    `calibrations` are those of the models, by key.
+    """
+    bins = partitions(dataset, similarity)
     return {
-        name: analyse(stored_predictions(store, record, dataset), dataset, bins, k) for name, record in named.items()
+        name: analyse(stored_predictions(store, record, dataset), dataset, bins, k, calibrations.get(record.key))
+        for name, record in names(records).items()
     }
 
 
@@ -59,7 +70,7 @@ METRICS = {
 def analysis_tables(analyses: Mapping[str, Analysis]) -> list[TextTable]:
     """Tables of the analyses of trials on one dataset, by name of the trial. The first trial is the reference."""
     first = next(iter(analyses.values()))
-    tables = [_summary(analyses)]
+    tables = [_summary(analyses), *_probabilities(analyses)]
     for partition in first.breakdowns:
         metrics = METRICS if partition == REGIMES else ("contribution",)
         tables += [_bins(analyses, partition, metric) for metric in metrics]
@@ -82,6 +93,22 @@ def _summary(analyses: Mapping[str, Analysis]) -> TextTable:
         "separation: probability that a true pair scores above a false one. Both cover only the stored predictions.",
     )
     return TextTable("precision, propensity, coverage, scores (per cent)", headings, tuple(rows), notes)
+
+
+def _probabilities(analyses: Mapping[str, Analysis]) -> Iterator[TextTable]:
+    """How far the probabilities of labels are from the share of them that is true, where scores are probabilities."""
+    rows = []
+    for name, analysis in analyses.items():
+        if (found := analysis.reliability) is not None:
+            means = (values @ found.pairs / max(1, found.pairs.sum()) for values in (found.confidence, found.true))
+            rows.append((name, *map(_per_cent, (found.error, *means))))
+    if rows:
+        notes = (
+            f"Of the first {next(iter(analyses.values())).k} labels of all queries. error: expected calibration error "
+            "in 15 bins of equal width. Trials without calibration and with scores outside 0..1 are left out.",
+        )
+        headings = ("trial", "error", "mean probability", "share true")
+        yield TextTable("probabilities (per cent)", headings, tuple(rows), notes)
 
 
 def _bins(analyses: Mapping[str, Analysis], partition: str, metric: str) -> TextTable:

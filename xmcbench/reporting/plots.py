@@ -134,6 +134,8 @@ def write_analysis_figures(analyses: Mapping[str, Analysis], out: Path, format: 
     figures = {"deciles": deciles, "precision-recall": precision_recall, "scores": scores, "trade-off": trade_off}
     if SIMILARITY in next(iter(analyses.values())).breakdowns:
         figures["similarity"] = similarity
+    if any(analysis.reliability for analysis in analyses.values()):
+        figures["reliability"] = reliability
     paths = [out / f"{name}.{format}" for name in figures]
     for path, draw in zip(paths, figures.values(), strict=True):
         draw(analyses, path)
@@ -204,6 +206,19 @@ def scores(analyses: Mapping[str, Analysis], path: Path) -> None:
             axes.grid(visible=False)
             axes.legend()
         panels[0].set_ylabel("density")
+
+
+def reliability(analyses: Mapping[str, Analysis], path: Path) -> None:
+    """The share of true labels against their probability (Guo et al., 2017, Figure 1); the diagonal is calibrated."""
+    with drawing(path) as axes:
+        axes.plot([0, 100], [0, 100], color="0.6", linewidth=0.8, linestyle="--")
+        for at, (name, analysis) in enumerate(analyses.items()):
+            if (found := analysis.reliability) is not None:
+                held = found.pairs > 0
+                points = 100 * found.confidence[held], 100 * found.true[held]
+                axes.plot(*points, linewidth=0.8, label=plain(name), markersize=4, **series(at))
+        axes.set(xlabel="probability (%)", ylabel="share true (%)", xlim=(0, 100), ylim=(0, 100))
+        legend_below(axes, 2)
 
 
 def trade_off(analyses: Mapping[str, Analysis], path: Path) -> None:

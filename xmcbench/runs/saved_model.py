@@ -17,7 +17,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.calibration import Calibration
 from xmcbench.files.manifest import MANIFEST, check_manifest, checked_folder
 from xmcbench.runs.file_guard import BrokenContractError
-from xmcbench.trial.budget import Ledger
+from xmcbench.trial.budget import Ledger, UnknownBudget
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.provenance import plugin_digest
 from xmcbench.trial.record import SCORED, Record
@@ -74,6 +74,11 @@ def load_model(method: Method, directory: Path) -> None:
 def checked_model(record: Record, store: Store) -> Path:
     """The folder of the record's model, its files checked. Raises `XMCBenchError` if it is missing or damaged."""
     directory = saved_model(record, store)
+    if isinstance(record.trial.budget, UnknownBudget):
+        raise XMCBenchError(
+            f"{record.trial.label}: imported and fused predictions have no model: expected a run of `xmcbench run`; "
+            "the method `fuse` trains its parts and has one"
+        )
     if not directory.is_dir():
         raise XMCBenchError(f"{directory}: not there: expected the trial's model, which `xmcbench run` makes")
     if not (directory / MANIFEST).exists():

@@ -157,6 +157,14 @@ class Method(ABC):
     def predict(self, texts: Texts, k: int) -> Predictions:
         """The `k` best labels of each of N texts, arrays [N, k], best first, ties by lower label id."""
 
+    @property
+    def saved_texts(self) -> str:
+        """What of the training texts a saved model holds, as in "their words"; empty for one of weights alone.
+
+        `xmcbench hub push` says it before it uploads the model.
+        """
+        return ""
+
     def resident(self) -> AbstractContextManager[None]:
         """Within the block `predict` is called many times with few texts: what each call would load may stay loaded."""
         return nullcontext()

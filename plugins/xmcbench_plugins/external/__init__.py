@@ -61,6 +61,10 @@ class OutsideMethod(Method):
         return self.config.model_dump(mode="json")
 
     @property
+    def saved_texts(self) -> str:
+        return "what the program keeps of them, their words among it"
+
+    @property
     def num_parameters(self) -> int:
         return self._num_parameters
 

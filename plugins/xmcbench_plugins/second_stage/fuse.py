@@ -132,6 +132,10 @@ class Fuse(Method):
     def num_parameters(self) -> int:
         return sum(part.num_parameters for part in self.parts)
 
+    @property
+    def saved_texts(self) -> str:
+        return "; ".join(filter(None, dict.fromkeys(part.saved_texts for part in self.parts)))
+
     def skip(self, card: data.DatasetCard) -> str | None:
         return next((f"{part.name}: {reason}" for part in self.parts if (reason := part.skip(card))), None)
 

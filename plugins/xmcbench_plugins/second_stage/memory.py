@@ -60,6 +60,10 @@ class Memory(SecondStage):
     targets: scipy.sparse.csr_array  # [N, L] of the queries in the memory
 
     @property
+    def saved_texts(self) -> str:
+        return "a vector and the labels of each text"
+
+    @property
     def num_parameters(self) -> int:
         return self.first.num_parameters
 

@@ -106,6 +106,10 @@ class SparseRanker(Reranker):
         words_N = np.diff(scipy.sparse.csr_array(self.words.transform(list(texts))).indptr)
         run.ledger.scoring_flops += 2 * int((words_N * (labels_NK >= 0).sum(axis=1)).sum())
 
+    @property
+    def saved_texts(self) -> str:
+        return "their words"
+
     def save(self, directory: Path) -> None:
         super().save(directory)
         folder = directory / FOLDER

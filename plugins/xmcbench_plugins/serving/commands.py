@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
-from typer import Argument, Option, Typer
+from typer import Argument, Option, Typer, confirm
 
 from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
 from xmcbench.cli.predict import Trained, lines, same_dataset, trained
@@ -149,7 +150,8 @@ def _hub() -> None:
 def push(
     run: RunName,
     repository: Annotated[str, Argument(metavar="REPO", help="A model repository, as in user/name.")],
-    private: Annotated[bool, Option("--private", help="Make a new repository private.")] = False,
+    private: Annotated[bool, Option("--private", help="Make a new repository private; else it is public.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask before a model with training texts is uploaded.")] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Show the files and the card; upload nothing.")] = False,
     seed: Seed = None,
     store: StoreDir = Path("results"),
@@ -157,12 +159,14 @@ def push(
 ) -> None:
     """Upload the model of a finished trial with its record and a model card.
 
-    A model that sentence-transformers opens has the texts of its labels beside it.
+    A model that sentence-transformers opens has the texts of its labels beside it. Of a model that holds something of
+    the training texts, as that of tfidf-nn holds their words and vectors, the command says so and asks.
     """
     from xmcbench.cli.find import find_trial
     from xmcbench.files.hub import check_repository, upload
     from xmcbench.reporting.describe import model_card
     from xmcbench.runs.saved_model import checked_model
+    from xmcbench.trial.method import build_method
     from xmcbench.trial.record import encode
     from xmcbench.trial.store import Store
 
@@ -181,6 +185,12 @@ def push(
     if dry_run:
         echo("\n".join((*files, "", card)))
         return
+    if (held := build_method(record.trial).saved_texts) and not yes:
+        seen = "where it is new, private" if private else "where it is new, public: --private makes it private"
+        echo(f"the model holds of the training texts: {held}. {repository} is, {seen}", err=True)
+        if not sys.stdin.isatty():
+            raise XMCBenchError("nothing was uploaded: expected --yes, as there is nobody to ask")
+        confirm("Upload it?", abort=True, err=True)
     echo(upload(repository, files, f"{record.trial.dataset}/{record.trial.label}, {record.key}", private))
 
 

@@ -52,6 +52,10 @@ class WordMethod(Method):
     late_imports = ("sklearn.feature_extraction.text", "sparse_dot_topn")
     searched: ClassVar[str] = "labels"  # the matrix [V, M] of the texts that a query is multiplied with
 
+    @property
+    def saved_texts(self) -> str:
+        return "their words"
+
     def terms(self) -> Terms:
         """The terms that texts are compared by, not fitted."""
         return Terms(tfidf)
@@ -147,6 +151,10 @@ class NearestNeighbours(WordMethod):
     @classmethod
     def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
         return True
+
+    @property
+    def saved_texts(self) -> str:
+        return "their words, and the weights of words and the labels of each text"
 
     def index(self, train: data.TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
         words_NV = words_MV[: len(train.texts)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
@@ -197,6 +198,22 @@ def test_what_cannot_be_uploaded_is_a_line(
     shutil.rmtree(bench.store.directory(record.key) / "model")
     assert "model: not there" in refused(here("push", "ok", REPOSITORY))
     assert not hub.files
+
+
+def test_a_model_that_holds_training_texts_is_not_uploaded_unasked(
+    bench: Bench, hub: Hub, push: Push, here: Push, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench,xmcbench-fakes")
+    key = bench.run(bench.suite({"match": {"method": "tfidf-label"}}), debug=True)["match"].key
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    code, printed, error = here("push", key, REPOSITORY)
+    assert (code, printed) == (2, "")
+    assert "holds of the training texts: their words. " in error
+    assert "public: --private makes it private" in error
+    assert error.endswith("error: nothing was uploaded: expected --yes, as there is nobody to ask\n")
+    assert not hub.files
+    code, _, error = push(key, REPOSITORY, "--yes", endpoint=hub.endpoint)
+    assert (code, "words.json" in " ".join(hub.files)) == (0, True), error
 
 
 @pytest.mark.long
