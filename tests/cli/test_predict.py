@@ -17,6 +17,7 @@ from fakes.bench import Bench
 from xmcbench.data.source import Source
 from xmcbench.files.manifest import write_manifest
 from xmcbench.plugins.registry import ONLY, registry
+from xmcbench.runs.saved_model import load_calibration
 from xmcbench.trial.store import MODEL
 
 Ask = Callable[..., tuple[int, str, str]]
@@ -218,6 +219,17 @@ def test_a_trial_that_held_out_queries_has_probabilities_and_a_threshold(bench: 
         assert "expected auto or a number from 0 to 1" in refused(ask("ok", "--text", "a", "--threshold", given))
     shown = f"{probabilities[0]:.4f}"
     assert ask("ok", "--text", "label", "-k", "1")[1] == f"label\n1  {shown}  {answer['labels'][0]['label']}\n"
+
+
+def test_a_model_that_saw_the_held_out_queries_has_the_calibration_of_one_that_did_not(bench: Bench) -> None:
+    found = []
+    for refit in (False, True):
+        suite = bench.suite(["fake-ok"], selection={"queries": 20, "refit": refit})
+        record = bench.run(suite, debug=True)["ok"]
+        assert not (bench.store.directory(record.key) / "calibration.json").exists()
+        found.append(load_calibration(bench.store, record))
+    assert found[0] is not None
+    assert found[0] == found[1]
 
 
 def test_without_held_out_queries_there_is_no_threshold(bench: Bench, ask: Ask) -> None:

@@ -40,6 +40,7 @@ from xmcbench.runs.held_out import Answers, Judge
 from xmcbench.runs.job import Job, WorkerRank, log_tail, now
 from xmcbench.runs.predicting import FreshProcess, Sample, ask, predict_test, untrained
 from xmcbench.runs.saved_model import (
+    CALIBRATION,
     file_states,
     load_model,
     model_digest,
@@ -205,7 +206,7 @@ def perform(attempt: Attempt) -> Record | None:
         if selection is not None and selection.refit and not trial.held_out_only:
             budget, selection = budget.times(choose_length(attempt)), None
         # No name here holds the annotations while the method fits.
-        held_out = fit(attempt, method, attempt.dataset().training_data(), selection, budget)
+        held_out = fit(attempt, method, attempt.sandbox.outside(attempt.dataset).training_data(), selection, budget)
     else:
         load_model(method, saved_model(shared, store))
         restore_log(shared, attempt.log)
@@ -251,7 +252,8 @@ def choose_length(attempt: Attempt) -> float:
     """Train on all but the held-out queries; the share of the budget after which their best evaluation came.
 
     The curve and what this spent stay in `attempt.choice`. A run that is killed later finds them in the checkpoint's
-    folder, which then holds nothing else of this training.
+    folder, which then holds nothing else of this training. The calibration is that of this training, and waits in the
+    trial's folder: the held-out queries are no measure of a model that saw them.
     """
     trial, folder, exchange = attempt.job.trial, attempt.directory / "checkpoint", attempt.worker.exchange
     assert trial.selection is not None
@@ -259,7 +261,11 @@ def choose_length(attempt: Attempt) -> float:
     if exchange:
         exchange.download()
     if not (folder / LENGTH).exists():
-        fit(attempt, build_method(trial), attempt.dataset().training_data(), trial.selection, trial.budget)
+        method = build_method(trial)
+        fit(attempt, method, attempt.dataset().training_data(), trial.selection, trial.budget)
+        if attempt.worker.rank == 0 and (calibration := calibrate(attempt, method)) is not None:
+            with atomic_write(attempt.directory / CALIBRATION) as file:
+                file.write(calibration.encode())
         log = attempt.log
         share = chosen_share(log.curve, trial.selection.metric, log.chosen_at)
         spent = {name: log.ledger.spent(name) for name in SPENT if name not in log.ledger.not_counted}
@@ -386,9 +392,14 @@ def calibrate(attempt: Attempt, method: Method) -> Calibration | None:
 def predict(attempt: Attempt, method: Method) -> tuple[Predictions, Sample]:
     """Save the model, then predict the test queries: what a method learns from these is not in its model."""
     ledger, model = attempt.log.ledger, attempt.directory / "model"
-    calibration = calibrate(attempt, method)
+    waiting, selection = attempt.directory / CALIBRATION, attempt.job.trial.selection
+    if selection is not None and selection.refit:
+        calibration = Calibration.decode(waiting.read_bytes()) if waiting.exists() else None
+    else:
+        calibration = calibrate(attempt, method)
     with untrained("save"):
         saved = save_model(method, model, calibration)
+    waiting.unlink(missing_ok=True)
     attempt.measured["model_bytes"] = sum(size for size, _, _ in saved.values())
     attempt.outcome["digests"] = {MODEL: model_digest(model)}
     dataset = attempt.sandbox.outside(attempt.dataset)
