@@ -160,7 +160,10 @@ class Choosing:
         trials = [trial.changed(held_out_only=True, label=f"{trial.label}/{OWN}") for trial in runner.trials()]
         assert trials[0].selection is not None
         self.metric = trials[0].selection.metric
-        self.candidates = sorted(map(self._candidate, trials), key=lambda each: each.seconds or 0.0)
+        # Methods that train no encoder come first: a prediction does not count how long a process takes to start.
+        self.candidates = sorted(
+            map(self._candidate, trials), key=lambda each: (not _reads_words(each), each.seconds or 0.0)
+        )
 
     @property
     def elapsed(self) -> float:
@@ -262,10 +265,10 @@ class Choosing:
         return self._run_all([trial])[0]
 
     def _run_all(self, trials: Sequence[Trial]) -> list[Record]:
-        """Run trials that are not in the store; none takes longer than what is left."""
+        """Run trials that are not in the store; none takes of what is left the part that the last training needs."""
         runner = self.runner
         if self.left < math.inf:
-            runner.suite = runner.suite.model_copy(update={"timeout": max(1.0, self.left)})
+            runner.suite = runner.suite.model_copy(update={"timeout": max(1.0, self.left - self._reserve(0.0))})
         plan: list[PlannedTrial] = runner.plan_trials(trials)
         return runner.run(plan, self._display)
 
