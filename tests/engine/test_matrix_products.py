@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from xmcbench.engine.flops import Count, by_formula, counting
+from xmcbench.engine.flops import Count, by_formula, charged_to_open_stages, counting
+from xmcbench.trial.budget import Ledger
 
 M, K, N = 4, 8, 5
 LEFT, RIGHT = torch.randn(M, K), torch.randn(K, N)
@@ -130,3 +132,15 @@ def test_nothing_is_watched_outside_of_blocks() -> None:
     LEFT @ RIGHT
     assert own == Count()
     assert torch._C._len_torch_dispatch_stack() == 0
+
+
+@pytest.mark.parametrize(("late", "unknown"), [(True, ["flops"]), (False, [])])
+def test_operations_are_unknown_where_torch_is_first_imported_while_they_are_counted(
+    late: bool, unknown: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger()
+    if late:
+        monkeypatch.delitem(sys.modules, "torch")
+    with charged_to_open_stages(ledger):
+        monkeypatch.setitem(sys.modules, "torch", torch)
+    assert ledger.not_counted == unknown

@@ -8,11 +8,11 @@ whoever wrote it, forward and backward (`matrix_products`). So a method's own mo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from xmcbench.trial.budget import OpenStage
+from xmcbench.trial.budget import Ledger, OpenStage
 
 
 @dataclass
@@ -59,12 +59,20 @@ def by_formula() -> Iterator[None]:
         yield
 
 
-def charged_to_open_stages() -> AbstractContextManager[None]:
-    """Charge every matrix product of the block that no formula covers, as seconds are: to the ledger's open stage."""
+@contextmanager
+def charged_to_open_stages(ledger: Ledger) -> Iterator[None]:
+    """Charge every matrix product of the block that no formula covers, as seconds are: to the ledger's open stage.
+
+    Where torch is first imported within the block, nobody saw its products: the operations are unknown then, not few.
+    """
     import sys
 
-    if "torch" not in sys.modules:  # the method computes without it
-        return nullcontext()
-    from xmcbench.engine.matrix_products import watched
+    if "torch" in sys.modules:
+        from xmcbench.engine.matrix_products import watched
 
-    return watched(OpenStage().charge_product)
+        with watched(OpenStage().charge_product):
+            yield
+        return
+    yield
+    if "torch" in sys.modules and "flops" not in ledger.not_counted:
+        ledger.not_counted.append("flops")

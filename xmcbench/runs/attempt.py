@@ -244,7 +244,7 @@ def training_run(attempt: Attempt, train: TrainingData, rows: np.ndarray, **more
     annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, job.data, job.cache)
     popen = partial(attempt.sandbox.outside, subprocess.Popen)  # a simulated teacher opens the whole dataset
     asking = Asking(run, job.store, annotated, train.texts, rows, train.label_texts, popen)
-    with Judges(asking, attempt.teachers) as judges, charged_to_open_stages():
+    with Judges(asking, attempt.teachers) as judges, charged_to_open_stages(run.ledger):
         yield replace(run, judge=judges)
 
 
