@@ -16,6 +16,7 @@ from pathlib import Path
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.calibration import Calibration
 from xmcbench.files.manifest import MANIFEST, check_manifest, checked_folder
+from xmcbench.files.regular import MachineFault
 from xmcbench.runs.file_guard import BrokenContractError
 from xmcbench.trial.budget import Ledger, UnknownBudget
 from xmcbench.trial.method import Method, build_method
@@ -123,6 +124,8 @@ def same_training(trial: Trial, method: Method, store: Store) -> Record | None:
         if _training(record.trial, method) == wanted:
             try:
                 checked_model(record, store)
+            except MachineFault:
+                raise
             except XMCBenchError as damage:
                 _log.warning("warning: %s; the model is not used, and training is done again", damage)
             else:
