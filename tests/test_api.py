@@ -33,7 +33,7 @@ def test_a_run_is_the_leaderboard_of_its_store(
     again = xb.leaderboard("fake-20", store=bench.store.root)
     assert sorted(str(again).split("\n\n")) == sorted(str(board).split("\n\n"))
     assert [row.label for row in again.groups[0].rows] == ["constant", "ok"]
-    assert board._repr_html_().startswith("<pre>fake-20")
+    assert board._repr_html_().startswith(f"<pre>{answer}")
 
 
 def test_a_board_is_a_data_frame_and_a_picture(bench: Bench, board: xb.api.Board, tmp_path: Path) -> None:

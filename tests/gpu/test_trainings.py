@@ -19,6 +19,8 @@ pytestmark = pytest.mark.gpu
 CLOSE = 1e-5 if DEVICE != "cuda" else 1e-3  # relative: the pretended GPU computes with the CPU's own kernels
 OF_THE_LOSS = {"classifier": "Classifier._step, aten::_local_scalar_dense"}
 TRAINED = [name for name in TRAININGS if name != "untrained"]
+# On the CPU every method resumes in its own tests; what a device adds is the place of the tensors that are restored.
+RESUMED = TRAINED if DEVICE == "cuda" else ["dexml, hard", "dexml, embedding-cache", "prime", "ova", "classifier"]
 
 
 @cache
@@ -58,7 +60,7 @@ def test_a_step_waits_for_its_loss_and_for_nothing_else_without_a_reason(outcome
         assert outcome.waits[-1] == wanted
 
 
-@pytest.mark.parametrize("outcome", TRAINED, indirect=True)
+@pytest.mark.parametrize("outcome", RESUMED, indirect=True)
 def test_a_killed_run_ends_like_an_unbroken_one(outcome: Outcome, tmp_path: Path) -> None:
     name = outcome.name
     fit_and_kill(3, build(name, outcome.root), data_of(name), run_of(name, tmp_path))

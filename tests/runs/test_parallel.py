@@ -58,7 +58,7 @@ def test_a_trial_has_the_key_and_the_metrics_that_it_has_alone(bench: Bench) -> 
 SMALL = {"method": "dexml", "encoder": "nano", "batch_size": 8, "learning_rate": 1e-3}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_equal_threads_give_equal_bits_and_two_workers_equal_numbers(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

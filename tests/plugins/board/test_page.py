@@ -418,21 +418,20 @@ def test_a_phone_shows_it_without_scrolling_sideways(chromium: Any, site: Path, 
     visit.context.close()
 
 
-@pytest.mark.long
-def test_ten_thousand_records_are_turned_page_by_page(chromium: Any, tmp_path: Path) -> None:
-    records = many(10_000)
+def test_thousands_of_records_are_turned_page_by_page(chromium: Any, tmp_path: Path) -> None:
+    records = many(2_000)
     table = leaderboard(records.values(), (), View())
     write_page(table, {}, tmp_path)
     visit = Visit(chromium, tmp_path / "index.html")
     page = visit.page
     choice(page, "Dataset").select_option("made")
-    assert [row["method"] for row in visit.rows()] == [f"DEXML (method-{i})" for i in range(9999, 9949, -1)]
-    assert page.locator("#count").inner_text() == "10,000 rows"
+    assert [row["method"] for row in visit.rows()] == [f"DEXML (method-{i})" for i in range(1999, 1949, -1)]
+    assert page.locator("#count").inner_text() == "2,000 rows"
     page.get_by_role("button", name="Next").click()
-    assert visit.rows()[0]["method"] == "DEXML (method-9949)"
+    assert visit.rows()[0]["method"] == "DEXML (method-1949)"
     assert page.get_by_role("button", name="Next").evaluate("(button) => button === document.activeElement")
     visit.sorting("P@1").click()
-    assert visit.rows()[0]["method"] == "DEXML (method-9999)"
+    assert visit.rows()[0]["method"] == "DEXML (method-1999)"
     visit.sorting("P@1").click()
     assert visit.rows()[0]["method"] == "DEXML (method-0)"
     assert visit.problems == []
