@@ -2,7 +2,8 @@
 
 <root>/<dataset>/<suite>.jsonl         the records, a line each, sorted by method, label and seed
                  <suite>.safetensors   the bytes of their result files: uint8 arrays named `<key>/<file>`
-<root>/<dataset>.safetensors           their metrics on resamples in few numbers (`compact_resamples`), by key
+<root>/<dataset>.safetensors           the metrics of configurations on resamples in few numbers (`compact_resamples`),
+                                       by the keys of their seeds with a blank between
 
 A line begins with the label, the method, the seed and the metrics. It gives back the record file to the byte, so that
 the record's digest still holds. Records from before records held the digests of their files have them in `files`.
@@ -95,7 +96,7 @@ class Packed:
         if key not in self.records:
             return None
         path = self.records[key].path.with_suffix(PACK)
-        array = _pack(path, f"{key}/{name}").get(f"{key}/{name}")
+        array = _pack(path, {f"{key}/{name}"}.__contains__).get(f"{key}/{name}")
         if array is None:
             return None
         if array.dtype != np.uint8 or array.ndim != 1:
@@ -112,8 +113,8 @@ class Packed:
         """
         if key not in self.records or (place := self.records[key].path).with_suffix(PACK).exists():
             return None
-        half = _pack(compact_path(self.root, place.parent.name), key).get(key)
-        return None if half is None else np.concatenate([half, -half], axis=1)
+        own = _pack(compact_path(self.root, place.parent.name), lambda name: key in name.split()).values()
+        return next((np.concatenate([half, -half], axis=1) for half in own), None)
 
 
 def packed_path(root: Path, record: Record) -> Path:
@@ -213,9 +214,11 @@ def _file_name(name: str) -> str:
 
 
 def _pack(
-    path: Path, only: str | None = None, take: Callable[[Any, str], Any] = lambda file, name: file.get_tensor(name)
+    path: Path,
+    wanted: Callable[[str], bool] = lambda _: True,
+    take: Callable[[Any, str], Any] = lambda file, name: file.get_tensor(name),
 ) -> dict[str, Any]:
-    """`take(file, name)` of each array of the pack at `path`, or of `only` one of them; none if there is no file."""
+    """`take(file, name)` of each array of the pack at `path` whose name is wanted; none if there is no file."""
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():
@@ -223,6 +226,6 @@ def _pack(
     open_regular(path, PACK_BYTES).close()
     try:
         with safe_open(path, framework="numpy") as file:
-            return {name: take(file, name) for name in sorted(file.keys()) if only in (None, name)}
+            return {name: take(file, name) for name in sorted(file.keys()) if wanted(name)}
     except SafetensorError as problem:
         raise XMCBenchError(f"{path}: damaged: {problem}".splitlines()[0]) from None

@@ -128,10 +128,10 @@ def mend_compact(folder: Path, datasets: Collection[str]) -> None:
 
 
 def compacted(store: Store, accepted: Iterable[Record]) -> dict[str, np.ndarray]:
-    """The compact resamples of the accepted trials on a dataset, by key: float32 [metrics, C] in the order of metrics.
+    """The compact resamples of the accepted trials on a dataset: float32 [metrics, C] in the order of metrics.
 
-    Those of a trial are of the mean over all seeds of its configuration, which is what rows are compared by. Raises
-    `StoreError` where the resamples that they are made of are missing.
+    They are of the mean over all seeds of a configuration, which is what rows are compared by, and have their keys for
+    a name. Raises `StoreError` where the resamples that they are made of are missing.
     """
     arrays: dict[str, np.ndarray] = {}
     for records in _tables(accepted):
@@ -139,8 +139,10 @@ def compacted(store: Store, accepted: Iterable[Record]) -> dict[str, np.ndarray]
             if not pack.exists():
                 raise StoreError(f"{pack}: the file is missing")
         seeds = grouped(records, lambda record: record.but_seed)
-        for record in records:
-            arrays[record.key] = np.full((len(record.metrics), len(seeds)), np.nan, np.float32)
+        made = _named(records)
+        for name, (record, *_) in made.items():
+            arrays[name] = np.full((len(record.metrics), len(seeds)), np.nan, np.float32)
+        names = {record.key: name for name, own in made.items() for record in own}
         resampled = {record.key: store.resampled(record, list(record.metrics)) for record in records}
         for metric in dict.fromkeys(name for own in resampled.values() for name in own):
             having = [own for own in seeds.values() if all(metric in resampled[record.key] for record in own)]
@@ -148,20 +150,27 @@ def compacted(store: Store, accepted: Iterable[Record]) -> dict[str, np.ndarray]
             means_CB = np.stack([np.mean(own, axis=0, dtype=np.float64) for own in values])
             for own, row_C in zip(having, compact_resamples(means_CB, len(seeds)), strict=True):
                 for record in own:
-                    arrays[record.key][list(record.metrics).index(metric)] = row_C
+                    arrays[names[record.key]][list(record.metrics).index(metric)] = row_C
     return arrays
 
 
+def _named(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Seeds of a configuration that have the same metrics, by the name of their array."""
+    alike = grouped(records, lambda record: (record.but_seed, tuple(record.metrics)))
+    return {" ".join(sorted(record.key for record in own)): own for own in alike.values()}
+
+
 def _tables(records: Iterable[Record]) -> Iterable[list[Record]]:
-    """The trials on a dataset, those together that one table ranks together."""
-    return grouped(records, lambda own: (own.truth_hash, own.trial.track, own.trial.budget)).values()
+    """The trials on a dataset, those together that may stand in one table: unlimited rows stand in every table."""
+    return grouped(records, lambda own: (own.truth_hash, own.trial.track)).values()
 
 
 def _covariances(arrays: Mapping[str, np.ndarray], records: Sequence[Record]) -> Iterator[np.ndarray]:
     """What compact resamples of a table's trials stand for, a metric at a time: it is the same on every machine."""
+    made = {name: own[0] for name, own in _named(records).items()}
     for metric in dict.fromkeys(name for record in records for name in record.metrics):
-        having = [record for record in records if metric in record.metrics]
-        rows_TC = np.stack([arrays[record.key][list(record.metrics).index(metric)] for record in having])
+        having = {name: own for name, own in made.items() if metric in own.metrics}
+        rows_TC = np.stack([arrays[name][list(own.metrics).index(metric)] for name, own in having.items()])
         yield rows_TC @ rows_TC.T
 
 
