@@ -182,7 +182,7 @@ def strike(driver: subprocess.Popen[bytes], victims: str) -> list[str]:
     return ["kills", *(["live"] if live else [])]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_few_kills(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = storm(bench, stormy(bench, "light", monkeypatch), 5, 2, [], seed=0)
     assert counts["live"] >= 2, counts

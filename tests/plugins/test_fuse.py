@@ -122,7 +122,7 @@ def test_everything_that_parts_compute_about_held_out_queries_is_charged(
         return fusion
 
     monkeypatch.setattr(method, "_fit_rule", spied)
-    with charged_to_open_stages():
+    with charged_to_open_stages(run.ledger):
         method.fit(data, run)
     before, after, lengths_N = ledgers
     pairs, cross, memory = sum(read), method.parts[0], method.parts[1]

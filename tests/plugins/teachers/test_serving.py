@@ -112,7 +112,7 @@ def written_by_hand(folder: Path, document: str, tokens: int) -> str:
     return str(tokenizer.decode(ids[0, -tokens:]))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_served_model_answers_as_it_does_here_and_what_it_said_outlives_it(
     served: tuple[str, subprocess.Popen[bytes]],
     opinionated: Path,
