@@ -188,3 +188,14 @@ def test_the_operations_of_vectors_of_places_are_counted(whole: Path, tmp_path: 
     encoder = TransformerEncoder.build(EncoderConfig(name=str(tmp_path / "mine")), [], 0, tmp_path)
     assert encoder.flops.linear > 0
     assert all(weight.requires_grad for weight in encoder.parameters())
+
+
+def test_a_folder_is_checked_without_accelerate_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain install has no accelerate, which transformers needs for models without memory."""
+    monkeypatch.setattr("xmcbench.engine.encoders.transformer.find_spec", lambda _: None)
+    monkeypatch.setattr("transformers.modeling_utils.is_accelerate_available", lambda: False)
+    monkeypatch.setattr("transformers.integrations.accelerate.is_accelerate_available", lambda: False)
+    TransformerEncoder.check(EncoderConfig(name=str(folder)))
+    cut(folder)
+    with pytest.raises(UnfitModelError):
+        TransformerEncoder.check(EncoderConfig(name=str(folder)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,8 @@ class TransformerEncoder(Encoder):
         if not Path(place).is_dir():
             place_of(place, _named(config)) if not config.on_hub else None
             return
-        _loaded(config, place, device_map={"": "meta"})
+        # Without memory for the weights, which transformers does with the help of accelerate alone.
+        _loaded(config, place, **({"device_map": {"": "meta"}} if find_spec("accelerate") else {}))
         check_finite(Path(place), _named(config))
 
     @staticmethod
