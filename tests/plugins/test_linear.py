@@ -65,6 +65,23 @@ def test_with_few_negatives_the_nearest_are_shown(plain: LinearOneVsRest, tmp_pa
         assert hits[labelled].mean() > 0.9
 
 
+def test_finding_the_nearest_negatives_is_charged(tmp_path: Path) -> None:
+    """A product of all rows with the mean of a label's own, beside what liblinear computes of those it is shown."""
+    method, run = LinearOneVsRest(LinearOneVsRest.Config(negatives=1)), make_run(tmp_path, {"device_seconds": 300})
+    run.checkpoint.mkdir(parents=True, exist_ok=True)
+    method.fit(DATA, run)
+    rows = TfidfVectorizer(sublinear_tf=True, dtype=np.float32, token_pattern=r"(?u)\b\w+\b").fit_transform(DATA.texts)
+    true, expected = DATA.targets.toarray() > 0, 0
+    for label in np.flatnonzero(true.any(axis=0)):
+        own = np.flatnonzero(true[:, label])
+        products = np.asarray(rows @ rows[own].mean(axis=0).T).ravel()
+        products[own] = -1
+        shown = np.sort([*own, int(products.argmax())])
+        solved = LinearSVC(C=1.0, dual=True, random_state=0).fit(rows[shown], true[shown, label])
+        expected += 2 * rows.nnz + 4 * int(solved.n_iter_) * (rows[shown].nnz + len(shown))
+    assert run.ledger.solver_flops == pytest.approx(expected, rel=0.01)
+
+
 def test_compounds_share_characters(tmp_path: Path) -> None:
     texts = ["Waschmaschinen", "Kaffeemaschine", "Hausdach", "Kirchdach"] * 3
     targets = sp.csr_array(np.array([[1, 0], [1, 0], [0, 1], [0, 1]] * 3, np.float32))
