@@ -19,6 +19,7 @@ from xmcbench.runs.terminal import echo, listing
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset, Texts
+    from xmcbench.data.words import Vocabulary
     from xmcbench.evaluation.calibration import Calibration
     from xmcbench.trial.method import Method
     from xmcbench.trial.record import Record
@@ -97,16 +98,14 @@ class Trained:
     calibration: Calibration | None  # of the scores; None where the trial held out no queries
 
     @cached_property
-    def _known_words(self) -> set[str]:
-        from xmcbench.data.words import vocabulary
+    def _known(self) -> Vocabulary:
+        from xmcbench.data.words import Vocabulary
 
-        return vocabulary(chain(self.dataset.train.texts, self.labels))
+        return Vocabulary(chain(self.dataset.train.texts, self.labels))
 
     def knows(self, text: str) -> bool:
         """Whether the text has a word of the training queries or of the label texts."""
-        from xmcbench.data.words import words
-
-        return not self._known_words.isdisjoint(words(text))
+        return self._known.knows(text)
 
     def with_labels(self, added: Sequence[str], where: Path) -> Trained:
         """The same, ranking `added` too; they have no keys.

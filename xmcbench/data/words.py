@@ -19,6 +19,24 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def vocabulary(texts: Iterable[str]) -> set[str]:
-    """All words of the texts."""
-    return {word for text in texts for word in words(text)}
+class Vocabulary:
+    """The words of texts, of which no more are read than answers need: most texts have a word that soon occurs."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._rest, self._seen = iter(texts), set[str]()
+
+    def knows(self, text: str) -> bool:
+        """Whether the text has a word of one of the texts.
+
+        >>> known = Vocabulary(["Green chair", "red table"])
+        >>> known.knows("a chair"), known.knows("a desk"), known.knows("two tables, one table")
+        (True, False, True)
+        """
+        asked = set(words(text))
+        if not self._seen.isdisjoint(asked):
+            return True
+        for read in self._rest:
+            self._seen.update(found := words(read))
+            if not asked.isdisjoint(found):
+                return True
+        return False
