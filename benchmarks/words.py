@@ -12,6 +12,7 @@ from studies import Board, Gap, Method
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.significance import Relation
+from xmcbench.reporting.words import enumeration
 
 TWICE = 2.0  # times the budget of a training that may show that a shorter one has converged
 WEAK = 0.7  # rank correlations up to here are called weak
@@ -137,8 +138,8 @@ def joined(texts: Iterable[object]) -> str:
     >>> joined(["a", "b", "c"])
     'a, b and c'
     """
-    *first, last = list(map(str, texts)) or [""]
-    return f"{', '.join(first)} and {last}" if first else last
+    named = list(map(str, texts))
+    return enumeration(named, len(named)) if named else ""
 
 
 def word(number: float) -> str:

@@ -121,6 +121,8 @@ def _entry(name: str, encoder: str | None) -> dict[str, Any]:
 
 def _print_plan(choosing: Choosing, minutes: float | None) -> None:
     """Print what is tried and about how long that takes."""
+    from xmcbench.reporting.words import enumeration
+
     rows = []
     for each in choosing.candidates:
         expected = "unknown" if each.seconds is None else _minutes(each.seconds)
@@ -130,7 +132,7 @@ def _print_plan(choosing: Choosing, minutes: float | None) -> None:
     assert trial.selection is not None
     unknown = [each.label for each in choosing.candidates if each.seconds is None and not each.left]
     total = _minutes(choosing.planned_seconds()) + (
-        f" (without {_and(unknown)}, which cannot be predicted)" if unknown else ""
+        f" (without {enumeration(unknown, len(unknown))}, which cannot be predicted)" if unknown else ""
     )
     search = f"up to {choosing.samples} settings of each of the best methods while there is time"
     limit = f"ends within {minutes:g} minutes" if minutes else f"then {search}; --minutes N sets a limit"
@@ -202,11 +204,13 @@ def _remark(candidate: Candidate) -> str:
 
 def _answer(chosen: Chosen, record: Record, choosing: Choosing, path: Path) -> list[str]:
     """The sentences that answer the question, and the next command."""
+    from xmcbench.reporting.words import enumeration
+
     best = chosen.best
     within = [label for label, apart in chosen.differences.items() if not apart.significant]
     lines = [f"Use {best.label}."]
     if within:
-        lines.append(f"{_and(within)} {'is' if len(within) == 1 else 'are'} within noise.")
+        lines.append(f"{enumeration(within, len(within))} {'is' if len(within) == 1 else 'are'} within noise.")
     for each in chosen.ranked[1:]:
         apart = chosen.differences[each.label]
         if apart.significant and (words := _apart(each, best, apart.value)):
@@ -233,10 +237,6 @@ def _apart(each: Candidate, best: Candidate, value: float) -> str:
     if times <= 0.5:
         return f"{each.label} is {points:.1f} points {place} and trains {1 / times:.0f} times slower."
     return f"{each.label} is {points:.1f} points {place}."
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _minutes(seconds: float) -> str:
