@@ -65,11 +65,13 @@ def processor_time(record: Record, others: Iterable[Record]) -> ProcessorTime | 
 
 def _predicts(other: Record, record: Record) -> bool:
     """Whether `other` says what the counts of `record` take: all its operations follow from formulas."""
-    trial, spent = other.trial, other.counted
-    same = (trial.dataset, trial.track) == (record.trial.dataset, record.trial.track)
-    same = same and _encoder(other) == _encoder(record)
-    formulas = sum(spent.get(name, 0) for name in OF_FORMULAS) == spent.get("flops")
-    return same and formulas and bool(spent.get("steps")) and trial.label != record.trial.label
+    trial, own = other.trial, record.trial
+    if (trial.dataset, trial.track) != (own.dataset, own.track) or trial.label == own.label:
+        return False
+    if _encoder(other) != _encoder(record):
+        return False
+    spent = other.counted
+    return bool(spent.get("steps")) and sum(spent.get(name, 0) for name in OF_FORMULAS) == spent.get("flops")
 
 
 def _encoder(record: Record) -> object:
