@@ -23,9 +23,9 @@ from report import options, put
 from tabulate import tabulate
 
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.conformance import outside_count
-from xmcbench.runs.conformance.tiny_trial import ORDINARY, TinyTrial
 from xmcbench.trial.budget import OPERATIONS, Ledger
+from xmcbench_plugins.conformance import outside_count
+from xmcbench_plugins.conformance.tiny_trial import ORDINARY, TinyTrial
 from xmcbench_plugins.second_stage.stage import SecondStage
 
 COUNTS = ("encoder_tokens", *OPERATIONS)

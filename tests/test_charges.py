@@ -8,9 +8,9 @@ import charges
 import pytest
 
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.conformance.outside_count import counting_from_outside, miscounted
-from xmcbench.runs.conformance.tiny_trial import ORDINARY, TinyTrial
 from xmcbench.trial.run import TrainingLog
+from xmcbench_plugins.conformance.outside_count import counting_from_outside, miscounted
+from xmcbench_plugins.conformance.tiny_trial import ORDINARY, TinyTrial
 
 CHEAP = ("dexml in-batch", "ova e4m3", "sparse-ranker", "classifier")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -135,7 +136,7 @@ def named_rooms() -> dict[str, set[str]]:
     page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = page.partition("## Rooms")[2].partition("\n## ")[0]
     rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
-    return {row[1].strip(" `"): set(re.findall(r"`([\w.]+)`", row[3])) for row in rows}
+    return {row[1].strip(" `"): set(re.findall(r"`([\w.*]+)`", row[3])) for row in rows}
 
 
 def room_imports(room: str) -> tuple[set[str], set[str]]:
@@ -150,11 +151,20 @@ def room_imports(room: str) -> tuple[set[str], set[str]]:
     return {name.removeprefix("xmcbench.") for name in harness - {"xmcbench"}}, others - {room}
 
 
+MANY = 4  # modules of one storey, from which on the table names the storey
+
+
+def border(harness: set[str]) -> set[str]:
+    """Modules of the harness as the architecture's table names them: `trial.*` for many modules of a storey."""
+    several = {of for of, count in Counter(name.split(".")[0] for name in harness).items() if count >= MANY}
+    return {f"{of}.*" if (of := name.split(".")[0]) in several else name for name in harness}
+
+
 def test_a_room_imports_the_modules_that_the_architecture_names() -> None:
     for room, named in named_rooms().items():
         harness, others = room_imports(room)
-        assert harness - named == set(), f"{room} imports more than docs/architecture.md names: add it, or do without"
-        assert named - harness == set(), f"docs/architecture.md names what {room} does not import: take it out"
+        line = " ".join(f"`{name}`" for name in sorted(border(harness)))
+        assert named == border(harness), f"the row of {room} in docs/architecture.md: expected the imports {line}"
         assert not others, f"{room} imports another room"
 
 

@@ -9,8 +9,8 @@ import torch
 
 from xmcbench.cli import main
 from xmcbench.engine.device import default_device
-from xmcbench.runs import device_check
-from xmcbench.runs.device_check import Finding, findings
+from xmcbench_plugins.conformance import device_check
+from xmcbench_plugins.conformance.device_check import Finding, findings
 
 from .places import DEVICE, models_on
 

@@ -1,6 +1,6 @@
 """Methods and evaluators that break the contract without failing: what the record of each trial says.
 
-`tests/runs/conformance` has what `xmcbench check` finds, `tests/plugin_registry` what the registry refuses, and
+`tests/plugins/conformance` has what `xmcbench check` finds, `tests/plugin_registry` what the registry refuses, and
 `tests/tracking` what becomes of a tracker that fails.
 """
 

@@ -14,14 +14,14 @@ from typing import Annotated, Any
 
 from typer import Exit, Option, Typer
 
-from xmcbench.cli import compare, datasets, leaderboard, methods, new, plan, predict, run, score, tune
-from xmcbench.errors import XMCBenchError
+from xmcbench.cli import compare, datasets, leaderboard, methods, plan, predict, run, score, tune
+from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import EscapingFormatter, echo, patience, replace_unknown_signs
 
 USER_ERROR = 2  # exit code: invalid input
-SPEAKING = ("run", "tune", "check")  # they tell what they are doing
+SPEAKING = ("run", "tune")  # they tell what they are doing
 
 app = Typer(
     no_args_is_help=True,
@@ -42,8 +42,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rescore": score.rescore,
     "predict": predict.predict,
     "analyse": compare.analyse,
-    "new": new.new,
-    "check": new.check,
     "methods": methods.methods,
 }
 GROUPS = {
@@ -73,19 +71,25 @@ def check_plugin(thing: Any) -> None:
         raise TypeError(f"the command {thing.name!r} is no function and no typer.Typer")
 
 
-def add_commands_of_plugins() -> None:
-    """Add the commands that plugins register, once."""
+def add_commands_of_plugins(name: str | None = None) -> None:
+    """Add the command `name` that a plugin registers, or all of them where it is None or unknown.
+
+    A plugin whose entry point has the name of its command is imported for that command alone.
+    """
     from xmcbench.plugins.registry import registry
 
+    try:
+        commands = [registry().thing("command", name)] if name else [each.thing for each in registry().all("command")]
+    except UnknownNameError:
+        commands = [each.thing for each in registry().all("command")]
     known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
-    for registered in registry().all("command"):
-        called = registered.thing.run
-        if registered.name in known:
+    for command in commands:
+        if command.name in known:
             continue
-        if isinstance(called, Typer):
-            app.add_typer(called, name=registered.name)
+        if isinstance(command.run, Typer):
+            app.add_typer(command.run, name=command.name)
         else:
-            app.command(registered.name)(called)
+            app.command(command.name)(command.run)
 
 
 def _version(wanted: bool) -> None:
@@ -114,8 +118,8 @@ def main(arguments: list[str] | None = None) -> None:
             if re.search("[\ud800-\udfff]", argument):  # neither a record nor a suite could hold it, or its path
                 raise XMCBenchError(f"argument {argument!r}: found bytes that are not UTF-8, expected text")
         named = next((argument for argument in arguments if not argument.startswith("-")), None)
-        if named not in COMMANDS | GROUPS:  # of a plugin, or all: help, and what a shell offers
-            add_commands_of_plugins()
+        if named not in COMMANDS | GROUPS:  # of a plugin; of all for help, and for what a shell offers
+            add_commands_of_plugins(named)
         app(args=arguments)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe, as `head` does

@@ -19,6 +19,7 @@ from xmcbench.data.formats import (
     KEYS_FILE,
     LAYOUTS,
     detect,
+    write_json_layout,
     write_pairs,
     write_targets,
     write_texts,
@@ -55,7 +56,9 @@ def write_files(dataset: Dataset, folder: Path, draft: Draft, keys: Sequence[str
         if pairs.nnz:
             write_pairs(pairs, folder / IGNORE_FILES[name][0])
     if layout == "json":
-        _write_json(dataset, folder, keys)
+        keyed = zip(keys or [""] * len(dataset.label_texts), dataset.label_texts, strict=True)
+        labels = ({**({"uid": key} if key else {}), "title": text} for key, text in keyed)
+        write_json_layout(folder, _rows(dataset.train), _rows(dataset.test), labels)
         return 0
     if keys:
         write_texts(keys, folder / KEYS_FILE)
@@ -81,23 +84,10 @@ def card_text(draft: Draft) -> str:
     return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True) if stated else ""
 
 
-def _write_json(dataset: Dataset, folder: Path, keys: Sequence[str]) -> None:
-    for name, split in (("trn", dataset.train), ("tst", dataset.test)):
-        _write_lines(folder / f"{name}.json", _rows(split))
-    keyed = keys or [""] * len(dataset.label_texts)
-    pairs = zip(keyed, dataset.label_texts, strict=True)
-    _write_lines(folder / "lbl.json", ({**({"uid": key} if key else {}), "title": text} for key, text in pairs))
-
-
 def _rows(split: Split) -> Iterator[dict[str, Any]]:
     ends = pairwise(split.targets.indptr.tolist())
     for text, (start, end) in zip(split.texts, ends, strict=True):
         yield {"title": text, "target_ind": split.targets.indices[start:end].tolist()}
-
-
-def _write_lines(path: Path, lines: Iterator[dict[str, Any]]) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 
 def import_layout(folder: Path, made: Path) -> Imported:

@@ -9,11 +9,11 @@ import json
 import os
 import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import scipy
@@ -27,6 +27,7 @@ from xmcbench.files.arrays import open_npz, read_csr
 from xmcbench.files.regular import with_names_once
 
 MEAN_LABELS = 1000  # per query, at most: what is read is bounded by the texts, whatever a file claims
+Lines = Iterable[Mapping[str, Any]]  # of a JSON file, each an object
 IGNORE_FILES = {
     "train": ("filter_labels_train.txt", "trn_filter_labels.txt"),
     "test": ("filter_labels_test.txt", "tst_filter_labels.txt"),
@@ -264,6 +265,19 @@ def _json_targets(entry: dict[str, list[float]], num_labels: int) -> tuple[list[
 
 def _no_number(constant: str) -> float:
     raise ValueError(f"{constant}, which is not a number")
+
+
+def write_json_layout(
+    folder: Path, train: Lines, test: Lines, labels: Lines, more: Mapping[str, str] | None = None
+) -> None:
+    """Write a dataset into `folder`; `more` are the contents of further files by name, of the card among them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    encode = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for each line
+    for name, lines in (("trn", train), ("tst", test), ("lbl", labels)):
+        with (folder / f"{name}.json").open("w", encoding="utf-8") as file:
+            file.writelines(encode(line) + "\n" for line in lines)
+    for name, content in (more or {}).items():
+        (folder / name).write_text(content, encoding="utf-8")
 
 
 def write_texts(texts: Sequence[str], path: Path) -> None:

@@ -69,10 +69,15 @@ class Broken:
 
 @dataclass(frozen=True)
 class _Plugin:
-    """An entry point, and the kinds of things that its groups say it may register."""
+    """The first entry point of a module, the names of all, and the kinds of things that their groups allow."""
 
     point: EntryPoint
     kinds: frozenset[str]
+    names: frozenset[str]
+
+    def is_named(self, name: str) -> bool:
+        """Whether an entry point has the name of a thing, or the first words of it, as `tfidf` of `tfidf-nn`."""
+        return any(f"{name}-".startswith(f"{own}-") for own in self.names)
 
     @property
     def origin(self) -> Origin:
@@ -219,12 +224,8 @@ class Registry:
     def _find(self, kind: str, name: str) -> Registered:
         self._load_home(kind)
         found = partial(self._get, kind, name)
-        if not found():  # most methods are named after their plugin
-
-            def is_named_so(plugin: _Plugin) -> bool:
-                return plugin.built_in and kind in plugin.kinds and f"{name}-".startswith(f"{plugin.point.name}-")
-
-            self._load_plugins(is_named_so)
+        if not found():  # most entry points are named after the method or the command that they lead to
+            self._load_plugins(lambda plugin: plugin.built_in and kind in plugin.kinds and plugin.is_named(name))
         if not found():
             self._load_built_in(kind)
         if not found():
@@ -364,11 +365,13 @@ def _plugins(points: Iterable[EntryPoint]) -> list[_Plugin]:
     """The plugins of some entry points, those of this distribution first; a module in several groups is one."""
     first: dict[tuple[str, str], EntryPoint] = {}
     kinds: dict[tuple[str, str], frozenset[str]] = {}
+    names: dict[tuple[str, str], frozenset[str]] = {}
     for point in points:
         which = _origin(point).distribution, point.value
         first.setdefault(which, point)
         kinds[which] = kinds.get(which, frozenset()) | GROUPS[point.group]
-    plugins = [_Plugin(point, kinds[which]) for which, point in first.items()]
+        names[which] = names.get(which, frozenset()) | {point.name}
+    plugins = [_Plugin(point, kinds[which], names[which]) for which, point in first.items()]
     return sorted(plugins, key=lambda plugin: (not plugin.built_in, plugin.origin.distribution, plugin.point.name))
 
 

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from xmcbench.data.formats import CARD_FILE, write_json_layout
 from xmcbench.data.importing.importer import Importer
-from xmcbench.data.importing.write import write_json_layout
 from xmcbench.data.inspection import Imported
-from xmcbench.data.source import CARD_FILE
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.regular import with_names_once
 

@@ -13,10 +13,9 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from xmcbench.data.formats import CARD_FILE, write_json_layout
 from xmcbench.data.importing.importer import Importer
-from xmcbench.data.importing.write import write_json_layout
 from xmcbench.data.inspection import Imported
-from xmcbench.data.source import CARD_FILE
 from xmcbench.errors import XMCBenchError
 from xmcbench_plugins.sources.debian import in_test
 

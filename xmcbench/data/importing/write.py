@@ -18,7 +18,7 @@ import numpy as np
 
 from xmcbench.data import formats
 from xmcbench.data.dataset import Dataset
-from xmcbench.data.formats import CARD_FILE
+from xmcbench.data.formats import CARD_FILE, write_json_layout
 from xmcbench.data.importing.read import Read
 from xmcbench.data.importing.rows import Row
 from xmcbench.data.inspection import Content, Imported, Kind, Report, Severity, inspect, inspect_dataset
@@ -132,20 +132,6 @@ def write_dataset(
     """Write rows that were made for a purpose, and that nobody has to be told about."""
     assembled = assemble(Read(list(train), list(test), label_texts), folder.name, source, False, Report())
     return write_assembled(assembled, folder, source, {CARD_FILE: f"source: {json.dumps(source)}\n"})
-
-
-Lines = Iterable[Mapping[str, Any]]
-
-
-def write_json_layout(folder: Path, train: Lines, test: Lines, labels: Lines, more: Mapping[str, str]) -> None:
-    """Write a dataset into `folder`; `more` are the contents of further files by name, of the card among them."""
-    folder.mkdir(parents=True, exist_ok=True)
-    encode = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` would make an encoder for each line
-    for name, lines in (("trn", train), ("tst", test), ("lbl", labels)):
-        with (folder / f"{name}.json").open("w", encoding="utf-8") as file:
-            file.writelines(encode(line) + "\n" for line in lines)
-    for name, content in more.items():
-        (folder / name).write_text(content, encoding="utf-8")
 
 
 _SUFFIX = 40  # bytes that temporary names and the names of prepared copies add to that of a dataset

@@ -17,13 +17,11 @@ import numpy as np
 from pydantic import ValidationError
 
 from xmcbench.data import Dataset, load
-from xmcbench.data.importing.rows import Row
-from xmcbench.data.importing.write import write_dataset
+from xmcbench.data.formats import CARD_FILE, write_json_layout
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import check_predictions
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.attempt import Attempt, training_run
-from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError
 from xmcbench.runs.executor import Task
 from xmcbench.runs.file_guard import BrokenContractError
 from xmcbench.runs.job import Job, variables
@@ -37,6 +35,7 @@ from xmcbench.trial.record import Record
 from xmcbench.trial.run import Progress, TrainingLog
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
+from xmcbench_plugins.conformance.rules import BrokenRuleError, NotApplicableError
 
 BUDGET = Budget(steps=3)
 K = 5  # predicted labels
@@ -48,19 +47,17 @@ LONG = "a very long text of many words " * 400
 ODD_TEXTS = ("", " ", LONG, "寒い冬の朝", "Ωμέγα и кириллица", "שלום عالم", "🙂🙂", "line\nbreak\tand tab", "!?")
 
 
-Made = tuple[list[Row], list[Row], list[str]]  # training queries, test queries, and the texts of the labels 0, 1, ...
+Rows = list[dict[str, Any]]  # queries as lines of the JSON layout, each a text and the ids of its labels
+Made = tuple[Rows, Rows, list[str]]  # training queries, test queries, and the texts of the labels 0, 1, ...
 
 
 def load_tiny(name: str, folder: Path) -> Dataset:
     """The dataset `name`, written to `folder`/data first where it is not there."""
     data = folder / "data"
     if not (data / name).exists():
-        data.mkdir(parents=True, exist_ok=True)
         train, test, labels = MAKERS[name]()
-        texts = {str(key): text for key, text in enumerate(labels)}
-        write_dataset(train, test, data / name, source="made for checks", label_texts=texts)
-        with (data / name / "card.yaml").open("a", encoding="utf-8") as card:
-            card.write("max_length: 16\nmax_label_length: 8\n")
+        card = "source: made for checks\nmax_length: 16\nmax_label_length: 8\n"
+        write_json_layout(data / name, train, test, ({"title": text} for text in labels), {CARD_FILE: card})
     return load(name, data, folder / "cache")
 
 
@@ -69,15 +66,19 @@ def _words(count: int, seed: int) -> list[str]:
     return ["".join(rng.choice(SYLLABLES, size=3)) for _ in range(count)]
 
 
+def _row(text: str, *labels: int) -> dict[str, Any]:
+    return {"title": text, "target_ind": sorted(labels)}
+
+
 def _ordinary() -> Made:
     """Each label is a word; a query holds the words of its one to three labels, and others."""
     labels, others = _words(NUM_LABELS, 0), _words(60, 1)
     rng = np.random.default_rng(2)
 
-    def row() -> Row:
-        keys = rng.choice(NUM_LABELS, size=rng.integers(1, 4), replace=False)
-        words = [labels[key] for key in keys] + list(rng.choice(others, size=4))
-        return Row(" ".join(rng.permutation(words)), [str(key) for key in keys], "made")
+    def row() -> dict[str, Any]:
+        ids = rng.choice(NUM_LABELS, size=rng.integers(1, 4), replace=False).tolist()
+        words = [labels[label] for label in ids] + list(rng.choice(others, size=4))
+        return _row(" ".join(rng.permutation(words)), *ids)
 
     return [row() for _ in range(NUM_TRAIN)], [row() for _ in range(NUM_TEST)], labels
 
@@ -86,14 +87,14 @@ def _odd() -> Made:
     """Odd, repeated and empty texts, queries without labels, labels without queries."""
     texts = [*ODD_TEXTS, *ODD_TEXTS[:3], *(f"query {word}" for word in _words(12, 3))]
     labels = [*ODD_TEXTS[1:], "no query has this", "same", "same"]
-    train = [Row(text, [] if place % 4 == 3 else [str(place % 6)], "made") for place, text in enumerate(texts)]
-    test = [Row(text, [] if place % 3 == 2 else [str(place % len(labels))], "made") for place, text in enumerate(texts)]
+    train = [_row(text, *([] if place % 4 == 3 else [place % 6])) for place, text in enumerate(texts)]
+    test = [_row(text, *([] if place % 3 == 2 else [place % len(labels)])) for place, text in enumerate(texts)]
     return train, test, labels
 
 
 def _one_label() -> Made:
     """One label for all queries."""
-    rows = [Row(f"query {word}", ["0"], "made") for word in _words(12, 4)]
+    rows = [_row(f"query {word}", 0) for word in _words(12, 4)]
     return rows[:8], rows[8:], ["the only label"]
 
 

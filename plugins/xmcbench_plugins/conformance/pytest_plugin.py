@@ -1,4 +1,4 @@
-"""The conformance suite as a pytest plugin, loaded by `-p xmcbench.runs.conformance.pytest_plugin`.
+"""The conformance suite as a pytest plugin, loaded by `-p xmcbench_plugins.conformance.pytest_plugin`.
 
 With it `pytest --xmcbench-method=my-method` adds a test for each rule.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from xmcbench.runs.conformance.rules import KINDS
+from xmcbench_plugins.conformance.rules import KINDS
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Add the rules of the plugins that the options name to the tests that were collected."""
-    from xmcbench.runs.conformance.rules import rules_of
+    from xmcbench_plugins.conformance.rules import rules_of
 
     for kind in KINDS:
         for name in session.config.getoption(f"xmcbench_{kind}"):
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 def _subject(config: pytest.Config, kind: str, name: str) -> Any:
     """What the rules of a plugin are checked on, in a folder that is removed in the end."""
     from xmcbench.data.prepared import default_data_dir
-    from xmcbench.runs.conformance.rules import make_subject, read_settings
+    from xmcbench_plugins.conformance.rules import make_subject, read_settings
 
     folder = TemporaryDirectory(prefix="xmcbench-check-")
     config.add_cleanup(folder.cleanup)
@@ -57,7 +57,7 @@ class RuleItem(pytest.Item):
         self._rule, self._subject = rule, subject
 
     def runtest(self) -> None:
-        from xmcbench.runs.conformance.rules import outcome
+        from xmcbench_plugins.conformance.rules import outcome
 
         result = outcome(self._rule, self._subject())
         if result.found is not None:

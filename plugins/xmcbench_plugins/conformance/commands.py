@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +12,8 @@ from typer import Argument, Exit, Option
 
 from xmcbench.cli.options import DataDir, plugin_names
 from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.plugins.commands import Command
+from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import echo
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -110,7 +113,7 @@ def check(
     if name is None:
         raise Exit(_check_device())
     from xmcbench.plugins.registry import registry
-    from xmcbench.runs.conformance.rules import checks, find_kind, read_settings
+    from xmcbench_plugins.conformance.rules import checks, find_kind, read_settings
 
     chosen = kind or find_kind(name)
     broken = 0
@@ -139,7 +142,7 @@ def check(
 
 def _check_device() -> int:
     """Print what the checks of this machine's accelerator find; the exit code."""
-    from xmcbench.runs.device_check import findings
+    from xmcbench_plugins.conformance.device_check import findings
 
     failed = 0
     for finding in findings():
@@ -149,3 +152,10 @@ def _check_device() -> int:
             echo(f"         {finding.advice}")
     echo(f"{failed} checks failed" if failed else "no check failed")
     return FAILED if failed else 0
+
+
+@hookimpl
+def register_commands(register: Callable[[Command], None]) -> None:
+    """Register `xmcbench new` and `xmcbench check`."""
+    register(Command("new", new))
+    register(Command("check", check))

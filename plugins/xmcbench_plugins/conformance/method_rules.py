@@ -21,8 +21,6 @@ import numpy as np
 from pydantic import BaseModel
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError, Subject, require, rule
-from xmcbench.runs.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, Fitted, K, TinyTrial
 from xmcbench.runs.file_guard import Sandbox
 from xmcbench.runs.job import variables
 from xmcbench.runs.predicting import Sample, differs
@@ -32,6 +30,8 @@ from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.provenance import code_files
 from xmcbench.trial.record import why_not_recordable
 from xmcbench.trial.run import Progress, TrainingLog
+from xmcbench_plugins.conformance.rules import BrokenRuleError, NotApplicableError, Subject, require, rule
+from xmcbench_plugins.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, Fitted, K, TinyTrial
 
 MICRO_BATCH_TOKENS = 96  # a few texts of the tiny datasets
 ODD_REMEDY = "handle empty texts and labels or queries without pairs, or return a reason from skip(card)"
@@ -137,7 +137,7 @@ class MethodSubject(Subject):
         "or put flops into run.ledger.not_counted",
     )
     def an_outside_counter_confirms_the_charges(self) -> None:
-        from xmcbench.runs.conformance.outside_count import counting_from_outside, miscounted
+        from xmcbench_plugins.conformance.outside_count import counting_from_outside, miscounted
 
         log = TrainingLog()
         with counting_from_outside() as count, log.ledger.stage("prepare"):

@@ -19,8 +19,6 @@ from xmcbench.data.prepared import content_hash
 from xmcbench.data.source import Source
 from xmcbench.engine import sampling
 from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits
-from xmcbench.runs.conformance.rules import NotApplicableError, Subject, require, rule
-from xmcbench.runs.conformance.tiny_trial import ORDINARY, load_tiny
 from xmcbench.runs.job import now
 from xmcbench.teachers.teacher import Pairs, Teacher, TeacherError
 from xmcbench.tracking.tracker import Tracker
@@ -29,6 +27,8 @@ from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.run import NO, UNPARSED, YES, TrialProgress
 from xmcbench.trial.trial import Trial
+from xmcbench_plugins.conformance.rules import NotApplicableError, Subject, require, rule
+from xmcbench_plugins.conformance.tiny_trial import ORDINARY, load_tiny
 
 
 class DatasetSubject(Subject):

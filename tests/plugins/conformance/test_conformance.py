@@ -15,7 +15,7 @@ from fakes.bench import Bench
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.conformance.rules import find_kind, make_subject, outcome, read_settings, rules_of
+from xmcbench_plugins.conformance.rules import find_kind, make_subject, outcome, read_settings, rules_of
 
 from fakes import cheats, sabotage  # isort: skip
 
@@ -217,7 +217,7 @@ def test_a_method_that_imports_a_framework_at_its_top_gets_a_hint(
 
 
 def test_pytest_checks_a_plugin(plugin: Bench) -> None:
-    plugins = ["-p", "no:cacheprovider", "-p", "xmcbench.runs.conformance.pytest_plugin"]
+    plugins = ["-p", "no:cacheprovider", "-p", "xmcbench_plugins.conformance.pytest_plugin"]
     command = [sys.executable, "-m", "pytest", *plugins, "--xmcbench-evaluator=Two", "-q"]
     done = subprocess.run(command, cwd=plugin.root, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr

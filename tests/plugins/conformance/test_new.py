@@ -14,8 +14,8 @@ from commands import told
 from environments import environment
 
 from xmcbench.cli import main
-from xmcbench.cli.new import Kind
 from xmcbench.plugins.registry import registry
+from xmcbench_plugins.conformance.commands import Kind
 
 ROOT = Path(__file__).parents[2]
 OWN = {"XMCBENCH_PLUGINS": "xmcbench,xmcbench-my-own"}

@@ -119,7 +119,7 @@ def find_kind(name: str) -> str:
 
 def _home(kind: str) -> type[Subject]:
     """The class of what the rules of `kind` are checked on."""
-    home = import_module("xmcbench.runs.conformance." + ("method_rules" if kind == "method" else "plugin_rules"))
+    home = import_module("xmcbench_plugins.conformance." + ("method_rules" if kind == "method" else "plugin_rules"))
     found: type[Subject] = getattr(home, f"{kind.title()}Subject")
     return found
 
