@@ -1,4 +1,4 @@
-"""Computes the figures of docs/faq.md: `python docs/footguns.py`. Trains nothing but word counts."""
+"""Computes the figures of docs/footguns.md: `python docs/footguns.py`. Trains nothing but word counts."""
 
 from __future__ import annotations
 

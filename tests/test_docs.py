@@ -306,6 +306,18 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert fragment in map(anchor, headings) or f'id="{fragment}"' in linked, target
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["4 GPUs", "resume", "threshold", "submit", "compare", "Hugging Face encoder", "operation", "cite", "add label"],
+)
+def test_what_readers_search_for_is_in_a_heading(words: str) -> None:
+    """The site's search ranks a word in a heading far above one in a text."""
+    headings = [
+        line.lower() for page in (ROOT / "docs").glob("*.md") for line in re.findall(r"^#+ .*$", text(page), re.M)
+    ]
+    assert [line for line in headings if all(word.lower() in line for word in words.split())]
+
+
 def test_every_test_and_module_that_the_architecture_names_is_there() -> None:
     page = text("docs/architecture.md")
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)
