@@ -24,12 +24,12 @@ import yaml
 
 from xmcbench.data import Dataset, load
 from xmcbench.data.dataset import Split
-from xmcbench.data.exporting import export
 from xmcbench.data.source import Draft
 from xmcbench.data.texts import take
 from xmcbench.evaluation.significance import Sample, difference, samples
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
+from xmcbench_plugins.datasets.exporting import export
 
 METRICS = ("nDCG@5", "P@1")
 ALONE: dict[str, dict[str, Any]] = {

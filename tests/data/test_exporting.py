@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from xmcbench.data import Dataset, load
 from xmcbench.data.dataset import DatasetCard, Split
-from xmcbench.data.exporting import export
 from xmcbench.data.formats import write_pairs, write_targets, write_texts
 from xmcbench.data.source import Draft
 from xmcbench.data.text_files import no_pairs, read_pairs, read_targets, read_texts
 from xmcbench.errors import XMCBenchError
+from xmcbench_plugins.datasets.exporting import export
 
 MATRIX = st.lists(st.sets(st.sampled_from([0, 1, 9, 10, 101, 1304]), max_size=4), min_size=1, max_size=7)
 

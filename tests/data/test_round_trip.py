@@ -17,13 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xmcbench.data import Dataset, DatasetCard, PackedTexts, Split, load
-from xmcbench.data.exporting import card_text, export, import_layout, read_keys
-from xmcbench.data.importing.options import Options
-from xmcbench.data.importing.rows import read_rows
-from xmcbench.data.inspection import Report
+from xmcbench.data.formats import read_keys
 from xmcbench.data.prepared import content_hash, find_source
 from xmcbench.data.source import own_source
 from xmcbench.data.text_files import no_pairs, pairs_csr
+from xmcbench_plugins.datasets.exporting import card_text, export, import_layout
+from xmcbench_plugins.datasets.importing.options import Options
+from xmcbench_plugins.datasets.importing.rows import read_rows
+from xmcbench_plugins.datasets.inspection import Report
 
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 # What files are read wrongly for: quotation marks, separators, blanks at the ends, marks, signs beyond the first plane.

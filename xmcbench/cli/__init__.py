@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from typer import Exit, Option, Typer
 
-from xmcbench.cli import compare, datasets, leaderboard, methods, plan, predict, run, score, tune
+from xmcbench.cli import compare, leaderboard, methods, plan, predict, run, score, tune
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
@@ -46,7 +46,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 GROUPS = {
     "environment": methods.environments,
-    "datasets": datasets.app,
 }
 for name, command in COMMANDS.items():
     app.command(name)(command if name in SPEAKING else patience(name)(command))

@@ -34,9 +34,7 @@ def executor_names() -> list[str]:
 
 def importer_names() -> list[str]:
     """The formats that `xmcbench datasets import` reads."""
-    from xmcbench.data.importing.importer import BUILT_IN
-
-    return sorted([*BUILT_IN, *_registered("importer")])
+    return _registered("importer")
 
 
 def format_names() -> list[str]:

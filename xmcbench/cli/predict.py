@@ -179,8 +179,8 @@ class Trained:
 def trained(run: str, seed: int | None, store: Path, data: Path) -> Trained:
     """The model of a trial, with the labels of its dataset."""
     from xmcbench.cli.find import find_trial
-    from xmcbench.data.exporting import label_keys
     from xmcbench.data.prepared import find_source
+    from xmcbench.data.source import label_keys
     from xmcbench.runs.saved_model import load_calibration, load_saved_model
     from xmcbench.trial.store import Store
 

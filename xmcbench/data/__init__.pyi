@@ -1,7 +1,6 @@
 from .dataset import Dataset, DatasetCard, Split, Texts, TrainingData
 from .extent import Extent
-from .importing.importer import Importer
-from .importing.rows import Row
+from .importer import Importer, Row
 from .prepared import content_hash, dataset_name, find_source, load
 from .source import Draft, Family, Source
 from .text_files import pairs_csr

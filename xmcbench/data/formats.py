@@ -267,6 +267,21 @@ def _no_number(constant: str) -> float:
     raise ValueError(f"{constant}, which is not a number")
 
 
+def read_keys(directory: Path) -> list[str]:
+    """The keys of the labels of the dataset in `directory`, such as their URIs; empty where its files have none."""
+    if (path := directory / KEYS_FILE).is_file():
+        return list(read_texts(path))
+    layout = detect(directory)
+    if layout is not LAYOUTS[0]:  # JSON
+        return []
+    keys = []
+    for block in read_blocks(layout.find(directory, layout.labels)):
+        for line in block.data.tobytes().split(b"\n")[:-1]:
+            entry = json.loads(line)
+            keys.append(str(entry.get("uid", "")) if isinstance(entry, dict) else "")
+    return keys if any(keys) else []
+
+
 def write_json_layout(
     folder: Path, train: Lines, test: Lines, labels: Lines, more: Mapping[str, str] | None = None
 ) -> None:

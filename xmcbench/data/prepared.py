@@ -19,10 +19,9 @@ from pydantic import BaseModel, ConfigDict
 
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.formats import detect
-from xmcbench.data.inspection import count_repeated
 from xmcbench.data.lengths import count_tokens, count_words, percentiles
 from xmcbench.data.source import Family, Source, folder_names, is_dataset, own_names, own_source
-from xmcbench.data.texts import PackedTexts
+from xmcbench.data.texts import PackedTexts, repeated
 from xmcbench.data.tracks import MARK, derived_source
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.files.manifest import DamagedFolder, check_cached_folder, open_or_make
@@ -318,7 +317,7 @@ def statistics(dataset: Dataset) -> Statistics:
         test_queries_without_labels=int((per_test == 0).sum()),
         repeated_train_texts=len(train_hashes) - len(different),
         test_texts_in_train=int(np.isin(test_hashes, different).sum()),
-        labels_with_shared_text=count_repeated(labels),
+        labels_with_shared_text=int(repeated(labels).sum()),
         ignored_train=int(dataset.ignore_train.nnz),
         ignored_test=int(dataset.ignore_test.nnz),
     )

@@ -168,3 +168,13 @@ def is_dataset(directory: Path) -> bool:
         return True
     except (OSError, UnicodeEncodeError):  # the name is too long, or no name that a file can have
         return False
+
+
+def label_keys(source: Source, data_dir: Path) -> list[str]:
+    """The keys of the labels of a source's dataset, by label id; empty where its files have none.
+
+    A dataset that a track derives has the labels, and so the keys, of its base.
+    """
+    while source.base is not None:
+        source = source.base
+    return formats.read_keys(data_dir / source.name) if isinstance(source, FolderSource) else []

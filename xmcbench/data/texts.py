@@ -167,3 +167,14 @@ def batches(texts: Iterable[str], size: int = AT_ONCE) -> Iterator[list[str]]:
             batch, room = [], BATCH_BYTES
     if batch:
         yield batch
+
+
+def repeated(texts: PackedTexts) -> np.ndarray:
+    """Which texts another one equals, bool [N]; empty texts do not count.
+
+    >>> repeated(PackedTexts.of(["a", "b", "a", "", ""])).tolist()
+    [True, False, True, False, False]
+    """
+    _, place, counts = np.unique(texts.hashes(), return_inverse=True, return_counts=True)
+    equal: np.ndarray = (counts[place] > 1) & (texts.lengths > 0)
+    return equal

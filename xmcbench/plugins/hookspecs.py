@@ -26,7 +26,7 @@ HOMES = {
     "tracker": "xmcbench.tracking",
     "command": "xmcbench.cli",
     "executor": "xmcbench.runs.local",
-    "importer": "xmcbench.data.importing.importer",
+    "importer": "xmcbench.data.importer",
     "format": "xmcbench.reporting.formats",
 }
 HOOKS = {kind: f"register_{kind}s" for kind in HOMES}

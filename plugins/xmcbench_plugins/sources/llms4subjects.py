@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xmcbench.data.formats import CARD_FILE, write_json_layout
-from xmcbench.data.importing.importer import Importer
-from xmcbench.data.inspection import Imported
+from xmcbench.data.importer import Imported, Importer
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.regular import with_names_once
 

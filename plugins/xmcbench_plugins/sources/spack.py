@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from xmcbench.data.formats import CARD_FILE, write_json_layout
-from xmcbench.data.importing.importer import Importer
-from xmcbench.data.inspection import Imported
+from xmcbench.data.importer import Imported, Importer
 from xmcbench.errors import XMCBenchError
 from xmcbench_plugins.sources.debian import in_test
 

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from xmcbench.data.importing.rows import Row
-from xmcbench.data.inspection import Imported
 from xmcbench.plugins.hookspecs import check_subclass
 
-# A table is a CSV, TSV, JSON, Parquet or Arrow file; a layout is one of the repository's.
-BUILT_IN = ("table", "beir", "hf", "annif", "pecos", "fasttext", "libmultilabel", "layout")
+
+@dataclass(frozen=True)
+class Row:
+    """A text with the keys of its labels; `where` is the place in the file, for error messages."""
+
+    text: str
+    labels: list[str]
+    where: str
+
+
+@dataclass
+class Imported:
+    """The sizes of a dataset, its repeated texts, and its rows without a label."""
+
+    train: int = 0
+    test: int = 0
+    labels: int = 0
+    repeated: int = 0  # rows whose text an earlier row of their split has
+    shared: int = 0  # test rows whose text a training row has
+    unlabelled_train: int = 0  # rows without a label
+    unlabelled_test: int = 0
+    empty_rows: int = 0  # rows and labels whose text is empty
+    empty_labels: int = 0
+    removed: bool = False  # whether repeated and shared rows were left out by an import
+    folder: Path = Path()
 
 
 class Importer:
@@ -39,5 +61,3 @@ def check_plugin(thing: Any) -> None:
         raise TypeError(f"{thing.__name__} has no summary")
     if thing.read is Importer.read and thing.write is Importer.write:
         raise TypeError(f"{thing.__name__} defines neither read nor write")
-    if thing.name in BUILT_IN:
-        raise TypeError(f"{thing.__name__}.name is {thing.name!r}, a format of xmcbench")

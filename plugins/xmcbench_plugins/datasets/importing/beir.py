@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 from pathlib import Path
 
-from xmcbench.data.importing.label_fields import as_key, as_text
-from xmcbench.data.importing.options import Options
-from xmcbench.data.importing.records import COMPRESSED, read_records
-from xmcbench.data.importing.rows import Row
-from xmcbench.data.importing.vocabulary import add_text
-from xmcbench.data.inspection import Kind, Report, Severity
+from xmcbench.data.importer import Row
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
+from xmcbench_plugins.datasets.importing.label_fields import as_key, as_text
+from xmcbench_plugins.datasets.importing.options import Options
+from xmcbench_plugins.datasets.importing.records import COMPRESSED, read_records
+from xmcbench_plugins.datasets.importing.vocabulary import add_text
+from xmcbench_plugins.datasets.inspection import Kind, Report, Severity
 
 SPLITS = ("train", "test")
 

@@ -16,12 +16,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TextIO, TypeVar
 
-from xmcbench.data.importing.encodings import find_encoding
-from xmcbench.data.importing.options import Options
-from xmcbench.data.inspection import Kind, Report, Severity
 from xmcbench.data.text_files import open_binary
 from xmcbench.errors import UnknownNameError, XMCBenchError, import_extra, shown, suggest
 from xmcbench.files.regular import repeated, with_names_once
+from xmcbench_plugins.datasets.importing.encodings import find_encoding
+from xmcbench_plugins.datasets.importing.options import Options
+from xmcbench_plugins.datasets.inspection import Kind, Report, Severity
 
 MAX_FIELD = 1 << 20  # characters
 MAX_LINES_WITHIN = 10_000  # lines within fields that are looked at

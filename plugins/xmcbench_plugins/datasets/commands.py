@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Context, Option, Typer, confirm
 
-from xmcbench.cli.importing import import_dataset, say
 from xmcbench.cli.options import DataDir, DatasetName, dataset_names
 from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.commands import Command
+from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import echo, listing, patience
+from xmcbench_plugins.datasets.import_command import import_dataset, say
 
 if TYPE_CHECKING:
     from xmcbench.data.dataset import DatasetCard
@@ -37,8 +39,8 @@ def remove_dataset(
     data: DataDir = Path("data"),
 ) -> None:
     """Delete the folder of a dataset, and its prepared copies."""
-    from xmcbench.data.importing.write import check_name, check_removable, remove
     from xmcbench.data.prepared import prepared_copies
+    from xmcbench_plugins.datasets.importing.write import check_name, check_removable, remove
 
     check_name(name)
     folder = data / name
@@ -63,8 +65,8 @@ def fetch(
 
     A download that was interrupted goes on where it stopped.
     """
-    from xmcbench.data.download import check_digest, listed, unpack
     from xmcbench.data.prepared import find_source
+    from xmcbench_plugins.datasets.download import check_digest, listed, unpack
 
     source = find_source(name, data)
     message = source.missing(data)
@@ -89,7 +91,7 @@ def _downloaded(url: str, data: Path) -> Path:
     """The archive at `url`, downloaded into the data directory if it is not there already."""
     from rich.progress import DownloadColumn, Progress, TimeRemainingColumn
 
-    from xmcbench.data.download import download
+    from xmcbench_plugins.datasets.download import download
 
     path = data / url.rpartition("/")[2]
     if not path.exists():
@@ -111,9 +113,9 @@ def export(
 ) -> None:
     """Write a dataset with its card in a layout of the Extreme Classification Repository."""
     from xmcbench.data import load
-    from xmcbench.data.exporting import export as write
-    from xmcbench.data.exporting import label_keys
     from xmcbench.data.prepared import find_source
+    from xmcbench.data.source import label_keys
+    from xmcbench_plugins.datasets.exporting import export as write
 
     source = find_source(name, data)
     dataset = load(name, data)
@@ -212,8 +214,8 @@ def show(
 ) -> None:
     """Show what will hurt, the worst first, then sizes, statistics, sample rows and content hash of a dataset."""
     from xmcbench.data.extent import extent
-    from xmcbench.data.importing.write import report_of
     from xmcbench.data.prepared import Spread, default_cache_dir, find_source, load, prepared_directory, read_statistics
+    from xmcbench_plugins.datasets.importing.write import report_of
 
     dataset, source = load(name, data), find_source(name, data)
     directory = prepared_directory(source, data, default_cache_dir())
@@ -291,3 +293,9 @@ def _row(source: Source, data: Path) -> list[str]:
 
 def _spread(spread: Spread) -> str:
     return f"mean {spread.mean:.2f}, median {spread.median:g}, {spread.least:,} to {spread.most:,}"
+
+
+@hookimpl
+def register_commands(register: Callable[[Command], None]) -> None:
+    """Register `xmcbench datasets`."""
+    register(Command("datasets", app))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from xmcbench.data.importing.options import Options
-from xmcbench.data.importing.records import lines_of, tab_separated
-from xmcbench.data.importing.rows import Row
-from xmcbench.data.inspection import Report
+from xmcbench.data.importer import Row
 from xmcbench.errors import XMCBenchError, shown
+from xmcbench_plugins.datasets.importing.options import Options
+from xmcbench_plugins.datasets.importing.records import lines_of, tab_separated
+from xmcbench_plugins.datasets.inspection import Report
 
 FASTTEXT_LABEL = "__label__"
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from xmcbench.data.inspection import INDICATORS_MEND, Finding, Kind, Report, Severity
+from xmcbench_plugins.datasets.inspection import INDICATORS_MEND, Finding, Kind, Report, Severity
 
 WORDS = {Severity.GRAVE: "grave", Severity.DOUBT: "doubtful", Severity.NOTE: "note"}
 NAMED = 5  # names in a sentence

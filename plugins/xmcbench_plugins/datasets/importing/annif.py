@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from xmcbench.data.importing.encodings import find_encoding
-from xmcbench.data.importing.label_fields import as_text
-from xmcbench.data.importing.options import Options
-from xmcbench.data.importing.records import JSON_FILES, read_records, suffix_of, tab_separated
-from xmcbench.data.importing.rows import Row
-from xmcbench.data.importing.vocabulary import clean_uri
-from xmcbench.data.inspection import Kind, Report, Severity
+from xmcbench.data.importer import Row
 from xmcbench.errors import XMCBenchError, shown, suggest
+from xmcbench_plugins.datasets.importing.encodings import find_encoding
+from xmcbench_plugins.datasets.importing.label_fields import as_text
+from xmcbench_plugins.datasets.importing.options import Options
+from xmcbench_plugins.datasets.importing.records import JSON_FILES, read_records, suffix_of, tab_separated
+from xmcbench_plugins.datasets.importing.vocabulary import clean_uri
+from xmcbench_plugins.datasets.inspection import Kind, Report, Severity
 
 TEXT, SUBJECTS = "text", "subject_uris"  # the columns of a CSV corpus
 

@@ -19,15 +19,15 @@ import numpy as np
 from xmcbench.data import formats
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.formats import CARD_FILE, write_json_layout
-from xmcbench.data.importing.read import Read
-from xmcbench.data.importing.rows import Row
-from xmcbench.data.inspection import Content, Imported, Kind, Report, Severity, inspect, inspect_dataset
+from xmcbench.data.importer import Imported, Row
 from xmcbench.data.source import LONGEST_NAME, Draft, FolderSource
-from xmcbench.data.split_inspection import inspect_splits
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown, suggest
 from xmcbench.files.atomic import atomic_directory, beside
 from xmcbench.files.regular import read_regular
 from xmcbench.plugins.registry import registry
+from xmcbench_plugins.datasets.importing.formats import Read
+from xmcbench_plugins.datasets.inspection import Content, Kind, Report, Severity, inspect, inspect_dataset
+from xmcbench_plugins.datasets.split_inspection import inspect_splits
 
 IMPORT_BYTES = 1 << 20  # of the file that an import left, at most
 SHOWN_NAMES = 5

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from xmcbench.cli.datasets import app
 from xmcbench.data import Dataset, load
 from xmcbench.errors import XMCBenchError
+from xmcbench_plugins.datasets.commands import app
 
 
 @pytest.fixture(autouse=True)

@@ -16,11 +16,11 @@ import pytest
 from commands import told
 
 from xmcbench.data import load
-from xmcbench.data.download import download
-from xmcbench.data.exporting import export
 from xmcbench.data.source import Draft, FolderSource
 from xmcbench.errors import XMCBenchError
 from xmcbench.files import network
+from xmcbench_plugins.datasets.download import download
+from xmcbench_plugins.datasets.exporting import export
 
 
 class Server(ThreadingHTTPServer):

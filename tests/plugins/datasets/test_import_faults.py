@@ -15,18 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from xmcbench.cli.datasets import app
 from xmcbench.data import find_source, load
-from xmcbench.data.importing.beir import read_beir as read_beir_from
-from xmcbench.data.importing.options import Options
-from xmcbench.data.importing.rows import Row
-from xmcbench.data.importing.rows import read_rows as read_from
-from xmcbench.data.importing.vocabulary import read_label_texts as read_texts_from
-from xmcbench.data.importing.write import new_folder
-from xmcbench.data.inspection import Report
+from xmcbench.data.importer import Row
 from xmcbench.data.prepared import prepared_copies
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import _remove_unfinished, beside
+from xmcbench_plugins.datasets.commands import app
+from xmcbench_plugins.datasets.importing.beir import read_beir as read_beir_from
+from xmcbench_plugins.datasets.importing.options import Options
+from xmcbench_plugins.datasets.importing.rows import read_rows as read_from
+from xmcbench_plugins.datasets.importing.vocabulary import read_label_texts as read_texts_from
+from xmcbench_plugins.datasets.importing.write import new_folder
+from xmcbench_plugins.datasets.inspection import Report
 
 
 def read_rows(path: Path, **options: str) -> list[Row]:

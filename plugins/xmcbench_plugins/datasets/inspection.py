@@ -12,14 +12,14 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from xmcbench.data.dataset import Dataset
-from xmcbench.data.texts import PackedTexts, take
+from xmcbench.data.importer import Imported
+from xmcbench.data.texts import PackedTexts, repeated, take
 
 LOOKED_AT = 100_000  # texts of rows, at most: every one of them, or evenly spaced ones
 EXAMPLE = 80  # characters of an example
@@ -65,7 +65,7 @@ class Severity(IntEnum):
 
 
 class Kind(StrEnum):
-    """What a finding is about. `xmcbench.reporting.inspection` has a sentence for each."""
+    """What a finding is about. `xmcbench_plugins.datasets.sentences` has a sentence for each."""
 
     # Of files and fields, from who reads them.
     MISSING_SHARD = "missing shard"
@@ -194,23 +194,6 @@ class Report:
         return [finding for finding in self.worst_first() if finding.severity is Severity.GRAVE]
 
 
-@dataclass
-class Imported:
-    """The sizes of a dataset, its repeated texts, and its rows without a label."""
-
-    train: int = 0
-    test: int = 0
-    labels: int = 0
-    repeated: int = 0  # rows whose text an earlier row of their split has
-    shared: int = 0  # test rows whose text a training row has
-    unlabelled_train: int = 0  # rows without a label
-    unlabelled_test: int = 0
-    empty_rows: int = 0  # rows and labels whose text is empty
-    empty_labels: int = 0
-    removed: bool = False  # whether repeated and shared rows were left out by an import
-    folder: Path = Path()
-
-
 @dataclass(frozen=True)
 class Content:
     """What is looked at: `texts` of up to `LOOKED_AT` of the rows, label texts, and how often labels occur."""
@@ -333,11 +316,11 @@ def _texts_at(texts: PackedTexts, positions: np.ndarray) -> np.ndarray:
 
 def _inspect_repeated_labels(texts: PackedTexts, report: Report) -> None:
     """Labels whose text another one has, and labels that differ from another one in case, blanks or accents' form."""
-    same = _repeated(texts)
+    same = repeated(texts)
     if len(found := np.flatnonzero(same)):
         report.add(Kind.SAME_LABEL, Severity.DOUBT, len(found), len(texts), texts[int(found[0])])
     folded = PackedTexts.of(map(_folded, texts))
-    nearly = _repeated(folded) & ~same
+    nearly = repeated(folded) & ~same
     if len(found := np.flatnonzero(nearly)):
         alike = [int(label) for label in found if folded[int(label)] == folded[int(found[0])]]
         report.add(
@@ -348,22 +331,6 @@ def _inspect_repeated_labels(texts: PackedTexts, report: Report) -> None:
 def _folded(text: str) -> str:
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
     return " ".join(plain.casefold().split())
-
-
-def _repeated(texts: PackedTexts) -> np.ndarray:
-    """Which texts another one equals, bool [L]; empty texts do not count."""
-    _, place, counts = np.unique(texts.hashes(), return_inverse=True, return_counts=True)
-    repeated: np.ndarray = (counts[place] > 1) & (texts.lengths > 0)
-    return repeated
-
-
-def count_repeated(texts: PackedTexts) -> int:
-    """How many texts another one equals; empty texts do not count.
-
-    >>> count_repeated(PackedTexts.of(["a", "b", "a", "", ""]))
-    2
-    """
-    return int(_repeated(texts).sum())
 
 
 def _inspect_label_forms(texts: PackedTexts, report: Report) -> None:

@@ -15,9 +15,9 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
-    from xmcbench.data.importing.importer import Importer
-    from xmcbench.data.importing.options import Options
-    from xmcbench.data.inspection import Imported, Report
+    from xmcbench.data.importer import Imported, Importer
+    from xmcbench_plugins.datasets.importing.options import Options
+    from xmcbench_plugins.datasets.inspection import Report
 
 
 def import_dataset(
@@ -76,47 +76,54 @@ def import_dataset(
     data: DataDir = Path("data"),
 ) -> None:
     """Convert a table, or files of another tool, into a dataset folder, and say what is suspicious about them."""
-    from xmcbench.data.exporting import import_layout
-    from xmcbench.data.importing.importer import BUILT_IN, Importer
-    from xmcbench.data.importing.options import Options
-    from xmcbench.data.importing.read import read_format, read_plugin
-    from xmcbench.data.importing.write import assemble, check_name, write_assembled
-    from xmcbench.data.inspection import Report
+    from xmcbench_plugins.datasets.importing.options import Options
+    from xmcbench_plugins.datasets.importing.write import check_name
+    from xmcbench_plugins.datasets.inspection import Report
 
     name = path.name.partition(".")[0] if name is None else name
     check_name(name)
-    folder = data / name
     options = Options(
         text=text, labels=labels, separator=separator, quoting=quoting, group_by=group_by, label_texts=label_texts,
         label_key=label_key, label_name=label_name, language=language, test=test, test_share=test_share, config=config,
         test_split=test_split, strict=strict, deduplicate=deduplicate, encoding=encoding,
     )  # fmt: skip
     report = Report(of_import=True)
-    importer = None if format in BUILT_IN else find_importer(format)
-    if format == "layout" or (importer and type(importer).read is Importer.read):
-        options.check_taken(format)
-        write = importer.write if importer else import_layout
-        imported = _write_whole(write, path, format, folder, replace, report, yes)
-    else:
-        read = read_plugin(importer, path, options, report) if importer else read_format(path, format, options, report)
-        assembled = assemble(read, name, str(path), options.deduplicate, report)
-        options.check_taken(format)
-        more = _accepted(path, format, options, assembled.sizes, folder, report, yes)
-        imported = write_assembled(assembled, folder, str(path), more, replace)
+    imported = _import(path, format, data / name, options, replace, report, yes)
     echo(
         f"{imported.folder}: {imported.train:,} training rows, {imported.test:,} test rows, {imported.labels:,} labels"
     )
     say(report)
 
 
+def _import(
+    path: Path, format: str, folder: Path, options: Options, replace: bool, report: Report, yes: bool
+) -> Imported:
+    """Write the dataset `folder` from the files in `path`, unless the report stops it."""
+    from xmcbench.data.importer import Importer
+    from xmcbench_plugins.datasets.importing.formats import FileFormat, read_plugin
+    from xmcbench_plugins.datasets.importing.write import assemble, write_assembled
+
+    importer = find_importer(format)
+    if type(importer).read is Importer.read:
+        options.check_taken(format)
+        return _write_whole(importer.write, path, format, folder, replace, report, yes)
+    if isinstance(importer, FileFormat):
+        read = importer.read_with(path, options, report)
+    else:
+        read = read_plugin(importer, path, options, report)
+    assembled = assemble(read, folder.name, str(path), options.deduplicate, report)
+    options.check_taken(format)
+    more = _accepted(path, format, options, assembled.sizes, folder, report, yes)
+    return write_assembled(assembled, folder, str(path), more, replace)
+
+
 def find_importer(format: str) -> Importer:
-    """The importer of a plugin. Raises `UnknownNameError` with the nearest format."""
-    from xmcbench.data.importing.importer import BUILT_IN
+    """The importer of a format. Raises `UnknownNameError` with the nearest format."""
     from xmcbench.plugins.registry import registry
 
     importers = {registered.name: registered.thing for registered in registry().all("importer")}
     if format not in importers:
-        raise registry().unknown("format", format, [*BUILT_IN, *importers], "--format")
+        raise registry().unknown("format", format, importers, "--format")
     importer: Importer = importers[format]()
     return importer
 
@@ -131,10 +138,10 @@ def _write_whole(
     yes: bool,
 ) -> Imported:
     """Import what `write` makes a dataset of; it is looked at before it takes its place."""
-    from xmcbench.data.importing.options import Options
-    from xmcbench.data.importing.write import check_sizes, new_folder
-    from xmcbench.data.inspection import inspect_dataset
     from xmcbench.data.source import own_source
+    from xmcbench_plugins.datasets.importing.options import Options
+    from xmcbench_plugins.datasets.importing.write import check_sizes, new_folder
+    from xmcbench_plugins.datasets.inspection import inspect_dataset
 
     with new_folder(folder, replace) as made:  # refused before thousands of files are read
         imported = changed(write(path, made), folder=folder)
@@ -152,7 +159,7 @@ def _accepted(
     """Card, facts and datasheet of an import by file name. Raises XMCBenchError where the report stops it."""
     from xmcbench.data.formats import CARD_FILE, DATASHEET_FILE, IMPORT_FILE
     from xmcbench.plugins.registry import own_version
-    from xmcbench.reporting.inspection import datasheet, why_stopped
+    from xmcbench_plugins.datasets.sentences import datasheet, why_stopped
 
     if report.grave and not yes:
         say(report)
@@ -176,7 +183,7 @@ def _accepted(
 
 def say(report: Report) -> None:
     """Print a report, the worst first."""
-    from xmcbench.reporting.inspection import report_lines
+    from xmcbench_plugins.datasets.sentences import report_lines
 
     for line in report_lines(report.worst_first()):
         echo(line)

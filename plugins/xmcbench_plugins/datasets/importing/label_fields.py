@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from xmcbench.data.importing.options import Options
-from xmcbench.data.inspection import INDICATORS_MEND, Kind, Report, Severity
 from xmcbench.errors import XMCBenchError, shown
+from xmcbench_plugins.datasets.importing.options import Options
+from xmcbench_plugins.datasets.inspection import INDICATORS_MEND, Kind, Report, Severity
 
 SNIFFED = 1000  # rows that tell how labels are written
 MOSTLY = 0.9  # share of the filled fields that are written lists where a column holds lists

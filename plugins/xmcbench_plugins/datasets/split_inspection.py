@@ -11,8 +11,8 @@ import numpy as np
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.extent import DOMINATES
-from xmcbench.data.inspection import LOOKED_AT, Kind, Report, Severity
 from xmcbench.data.texts import take
+from xmcbench_plugins.datasets.inspection import LOOKED_AT, Kind, Report, Severity
 
 ASKED = 5_000  # test rows that are compared with training rows, at most
 NEAR = 0.8  # cosine of two texts' words from which on they are nearly the same

@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from xmcbench.cli.datasets import app
 from xmcbench.data import Dataset, load
-from xmcbench.data.download import listed, unpack
-from xmcbench.data.importing.options import Options
-from xmcbench.data.importing.rows import Row
-from xmcbench.data.importing.rows import read_rows as read_from
-from xmcbench.data.importing.vocabulary import read_label_texts
-from xmcbench.data.inspection import Kind, Report
+from xmcbench.data.importer import Row
 from xmcbench.errors import XMCBenchError
+from xmcbench_plugins.datasets.commands import app
+from xmcbench_plugins.datasets.download import listed, unpack
+from xmcbench_plugins.datasets.importing.options import Options
+from xmcbench_plugins.datasets.importing.rows import read_rows as read_from
+from xmcbench_plugins.datasets.importing.vocabulary import read_label_texts
+from xmcbench_plugins.datasets.inspection import Kind, Report
 
 ROWS = [(f"text {i}, \u00e4", ["red", "blue"] if i % 2 else ["green"]) for i in range(20)]
 

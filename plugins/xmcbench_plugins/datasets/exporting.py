@@ -6,7 +6,6 @@ and the JSON layout keeps it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,16 +16,14 @@ from xmcbench.data.formats import (
     CARD_FILE,
     IGNORE_FILES,
     KEYS_FILE,
-    LAYOUTS,
-    detect,
+    read_keys,
     write_json_layout,
     write_pairs,
     write_targets,
     write_texts,
 )
-from xmcbench.data.inspection import Imported
-from xmcbench.data.source import SIZES, Draft, FolderSource, Source, own_source
-from xmcbench.data.text_files import read_blocks, read_texts
+from xmcbench.data.importer import Imported
+from xmcbench.data.source import SIZES, Draft, own_source
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_directory
 
@@ -96,28 +93,3 @@ def import_layout(folder: Path, made: Path) -> Imported:
     dataset = source.read(folder.parent)
     write_files(dataset, made, source.draft, read_keys(folder), "json")
     return Imported(train=len(dataset.train.texts), test=len(dataset.test.texts), labels=len(dataset.label_texts))
-
-
-def label_keys(source: Source, data_dir: Path) -> list[str]:
-    """The keys of the labels of a source's dataset, by label id; empty where its files have none.
-
-    A dataset that a track derives has the labels, and so the keys, of its base.
-    """
-    while source.base is not None:
-        source = source.base
-    return read_keys(data_dir / source.name) if isinstance(source, FolderSource) else []
-
-
-def read_keys(directory: Path) -> list[str]:
-    """The keys of the labels of the dataset in `directory`, such as their URIs; empty where its files have none."""
-    if (path := directory / KEYS_FILE).is_file():
-        return list(read_texts(path))
-    layout = detect(directory)
-    if layout is not LAYOUTS[0]:  # JSON
-        return []
-    keys = []
-    for block in read_blocks(layout.find(directory, layout.labels)):
-        for line in block.data.tobytes().split(b"\n")[:-1]:
-            entry = json.loads(line)
-            keys.append(str(entry.get("uid", "")) if isinstance(entry, dict) else "")
-    return keys if any(keys) else []

@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from xmcbench.data.importing.label_fields import SNIFFED, LabelColumn, as_text, is_indicator
-from xmcbench.data.importing.options import SEPARATOR, Options
-from xmcbench.data.importing.records import first_records, open_parquet, read_records, suffix_of
-from xmcbench.data.inspection import INDICATORS_MEND, PIECE, Kind, Report, Severity
+from xmcbench.data.importer import Row
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
+from xmcbench_plugins.datasets.importing.label_fields import SNIFFED, LabelColumn, as_text, is_indicator
+from xmcbench_plugins.datasets.importing.options import SEPARATOR, Options
+from xmcbench_plugins.datasets.importing.records import first_records, open_parquet, read_records, suffix_of
+from xmcbench_plugins.datasets.inspection import INDICATORS_MEND, PIECE, Kind, Report, Severity
 
 CANDIDATES = ("|", ",", ";", "\t", " ")
 NEARLY_ALL = 0.9  # of the rows with labels have one label
 SOME = 0.01  # of them have a label with another separator in it
 SEVERAL_URIS = re.compile(r"<?[a-zA-Z][a-zA-Z0-9+.-]*:\S+(?:\s+<?[a-zA-Z][a-zA-Z0-9+.-]*:\S+)+$")
-
-
-@dataclass(frozen=True)
-class Row:
-    """A text with the keys of its labels; `where` is the place in the file, for error messages."""
-
-    text: str
-    labels: list[str]
-    where: str
 
 
 def read_rows(path: Path, options: Options, report: Report, named: bool = False) -> Iterator[Row]:

@@ -18,11 +18,12 @@ from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from xmcbench.data.importing.options import Options
-from xmcbench.data.importing.records import open_arrow, open_parquet, suffix_of
-from xmcbench.data.importing.rows import Row, read_rows
-from xmcbench.data.inspection import Kind, Report, Severity
+from xmcbench.data.importer import Row
 from xmcbench.errors import UnknownNameError, XMCBenchError, import_extra
+from xmcbench_plugins.datasets.importing.options import Options
+from xmcbench_plugins.datasets.importing.records import open_arrow, open_parquet, suffix_of
+from xmcbench_plugins.datasets.importing.rows import read_rows
+from xmcbench_plugins.datasets.inspection import Kind, Report, Severity
 
 ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv", ".tsv")
 KNOWN_FILES = frozenset(("dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json"))

@@ -6,10 +6,10 @@ import codecs
 import re
 from pathlib import Path
 
-from xmcbench.data.importing.options import Options
-from xmcbench.data.inspection import Kind, Report, Severity
 from xmcbench.data.text_files import open_binary
 from xmcbench.errors import XMCBenchError
+from xmcbench_plugins.datasets.importing.options import Options
+from xmcbench_plugins.datasets.inspection import Kind, Report, Severity
 
 CHUNK_BYTES = 1 << 20
 SAMPLE_BYTES = 1 << 18  # of lines that are not ASCII

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 from xml.parsers import expat
 
-from xmcbench.data.importing.label_fields import SNIFFED, as_key, as_text
-from xmcbench.data.importing.options import Options
-from xmcbench.data.importing.records import (
+from xmcbench.data.text_files import open_binary
+from xmcbench.errors import UnknownNameError, XMCBenchError, import_extra, shown
+from xmcbench_plugins.datasets.importing.label_fields import SNIFFED, as_key, as_text
+from xmcbench_plugins.datasets.importing.options import Options
+from xmcbench_plugins.datasets.importing.records import (
     TABS,
     check_file,
     lines_of,
@@ -28,9 +30,7 @@ from xmcbench.data.importing.records import (
     suffix_of,
     tab_separated,
 )
-from xmcbench.data.inspection import Kind, Report, Severity
-from xmcbench.data.text_files import open_binary
-from xmcbench.errors import UnknownNameError, XMCBenchError, import_extra, shown
+from xmcbench_plugins.datasets.inspection import Kind, Report, Severity
 
 RDF_FORMATS = {
     **dict.fromkeys((".ttl", ".n3"), "turtle"),

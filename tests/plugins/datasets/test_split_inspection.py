@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
-from xmcbench.data.inspection import Finding, Kind, Report, Severity
-from xmcbench.data.split_inspection import inspect_splits
-from xmcbench.reporting.inspection import report_lines
+from xmcbench_plugins.datasets.inspection import Finding, Kind, Report, Severity
+from xmcbench_plugins.datasets.sentences import report_lines
+from xmcbench_plugins.datasets.split_inspection import inspect_splits
 
 LONG = "one two three four five six seven eight nine ten"
 
