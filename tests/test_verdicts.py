@@ -12,8 +12,9 @@ import pytest
 from claims import column, finding_shown
 
 from xmcbench.evaluation.significance import Estimate, Relation, Sample, relation_shown, tied_with_best
+from xmcbench.reporting.rows import MARGIN, Reproduced
+from xmcbench.reporting.verified import Retraining, Verification, of_all, reproduced
 from xmcbench.trial.budget import Budget, over_budget
-from xmcbench_plugins.board.review import MARGIN, Retraining, Verification
 
 ROOT = Path(__file__).parents[1]
 TABLE = re.compile(
@@ -103,3 +104,6 @@ def test_verified(margin: float) -> None:
     assert fresh.agrees is again.agrees is (margin <= MARGIN)
     other_costs = {"flops": 1.5}
     assert not Retraining(records={"a": "b"}, commits=[], points={"P@1": 0.0}, costs=other_costs).agrees
+    state = reproduced(fresh)
+    assert (state is Reproduced.VERIFIED, reproduced(again) is Reproduced.RETRAINED) == (fresh.agrees, again.agrees)
+    assert of_all([state, None]) is (None if fresh.agrees else Reproduced.NOT), "one trial of two was trained again"

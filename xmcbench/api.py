@@ -284,7 +284,9 @@ def _board(
     claims = () if view.paper else read_claims().claims  # a paper has its own
     rows = measured.records.values()
     with uncollected():
-        table = ranked_groups.leaderboard(rows, published, view, measured.resampled, claims, recomputable, accepted)
+        table = ranked_groups.leaderboard(
+            rows, published, view, measured.resampled, claims, recomputable, accepted, measured.reproduced()
+        )
     return Board(table, measured, published)
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from xmcbench.reporting.leaderboard_text import answer, render
 from xmcbench.reporting.ranked_groups import leaderboard
-from xmcbench.reporting.rows import Leaderboard, Row, View
+from xmcbench.reporting.rows import Leaderboard, Reproduced, Row, View
 from xmcbench.reporting.text_table import LATEX_SPECIAL
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
@@ -77,6 +77,12 @@ STATES = {
     "older": State(older, lambda row: bool(row.older), "‡", "", "older", "older"),
     "below popular": State(popular, lambda row: row.below_popular, "↓", "", "below_popular", "below_popular"),
     "not recomputed": State(lambda: [subject()], lambda row: row.stated, "□", "", "stated", "stated"),
+    "verified": State(
+        lambda: [subject()], lambda row: row.reproduced is Reproduced.VERIFIED, "✓", "", "reproduced", "reproduced"
+    ),
+    "not reproduced": State(
+        lambda: [subject()], lambda row: row.reproduced is Reproduced.NOT, "✗", "", "reproduced", "reproduced"
+    ),
     "tied": State(lambda: [subject()], lambda row: "P@1" in row.tied, "≈", "", "tied", "tied"),
     "other metric definitions": State(
         lambda: [subject(metric_version=METRIC_VERSION - 1)],
@@ -108,6 +114,7 @@ def board(name: str, **view: Any) -> tuple[Leaderboard, dict[str, Record]]:
         View(**view),
         resampled,
         recomputable=lambda own: name != "not recomputed" or own.trial.label != SUBJECT,
+        reproduced={own.key: Reproduced(name) for own in records if name in [*Reproduced] and own not in plain},
     )
     return seen, by_key
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting import published
-from xmcbench.reporting.rows import Leaderboard, grouped
+from xmcbench.reporting.rows import Leaderboard, Reproduced, grouped
 from xmcbench.reporting.words import enumeration, number
 
 if TYPE_CHECKING:
@@ -42,6 +42,16 @@ class Archive:
     def accepted(self) -> set[str]:
         """The keys of accepted submissions that the user's store does not have."""
         return {key for key, place in self.places.items() if place.root == published.ACCEPTED}
+
+    def reproduced(self) -> dict[str, Reproduced]:
+        """By key: what came of training accepted trials again."""
+        from xmcbench.reporting import verified
+
+        keys = self.accepted
+        if not keys:
+            return {}
+        place = self.places[next(iter(keys))]
+        return verified.states(published.VERIFIED, place, (self.records[key] for key in keys if key in self.records))
 
     def of(self, datasets: Container[str]) -> Archive:
         """The records on `datasets`."""

@@ -77,6 +77,7 @@ class Methods(Written):
 class DatasetFacts(Written):
     """The facts on a dataset's card besides its sizes, licence and source."""
 
+    title: str = ""  # its name for people
     texts: str = ""
     num_train: int | None = None  # of accepted results, where the size of the data follows the machine
     num_test: int | None = None
@@ -87,7 +88,7 @@ class DatasetFacts(Written):
 
 
 class Findings(Written):
-    """The findings: sentences, and the suite whose quality over the budget is drawn."""
+    """The findings: sentences, and the metric that they are about."""
 
     dataset: str
     suite: str
@@ -129,6 +130,17 @@ def dataset_facts(name: str) -> DatasetFacts:
     known = _datasets()
     family = next((facts for first, facts in known.items() if facts.made and name.startswith(f"{first}-")), None)
     return known.get(name) or family or DatasetFacts()
+
+
+def title_of(name: str) -> str:
+    """A dataset's name for people, with what a track made of it; empty where it has none.
+
+    >>> title_of("lf-tibkat-15k"), title_of("lf-tibkat-15k+few-shot-4"), title_of("nowhere")
+    ('Small library set', 'Small library set, few-shot-4', '')
+    """
+    first, _, track = name.partition("+")
+    title = dataset_facts(first).title
+    return f"{title}, {track}" if title and track else title
 
 
 @cache

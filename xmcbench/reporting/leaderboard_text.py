@@ -256,6 +256,7 @@ def _values(group: Group, row: Row, metrics: Sequence[str], facts: Sequence[str]
         "never_ran": "; ".join(row.idle),
         "unlimited": row.unlimited or None,
         "stated": row.stated or None,
+        "reproduced": row.reproduced,
         "tied": " ".join(sorted(row.tied)),
         "seeds": " ".join(map(str, row.seeds)),
         "keys": " ".join(row.keys),

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.rows import About, Group, Note, Row, Uneven
-from xmcbench.reporting.words import number, unevenness
+from xmcbench.reporting.rows import About, Group, Note, Reproduced, Row, Uneven
+from xmcbench.reporting.words import again_text, number, unevenness
 from xmcbench.trial.record import FEW_STEPS, METRIC_VERSION, SCORED, SMALLEST_BATCH, Record, Status
 
 TIE = "≈"  # after a value: not significantly different from the best of its column
@@ -27,13 +27,14 @@ BELOW_POPULAR = "↓"  # after a name: trained, yet not better than the most fre
 POPULAR = "popular"  # the method that predicts those: a trained method should be better
 UNLIMITED = "◇"  # after a name: it, or its linear solver, spends nothing that the budget limits
 STATED = "□"  # after a name: nobody has recomputed its metrics
+VERIFIED, NOT_REPRODUCED = "✓", "✗"  # after a name: what came of training it again
 IDLE = "∅"  # after a name: a part of the method never ran
 CLAIM = "○"  # after a name: a paper's claim that this row is better than another was looked at here
 # Of every record: what the check of submissions can tell, and what it cannot.
 CHECKED = (
     "The check of submissions recomputes metrics and intervals, and compares steps, tokens and operations with a plan "
     "(refused below half of it, above ten times). All else is as stated by who ran the trial: seconds, memory, curves, "
-    "settings, seeds, tuning, hardware. leaderboard/verified.yaml lists what was trained again."
+    "settings, seeds, tuning, hardware."
 )
 
 
@@ -46,6 +47,8 @@ MEANINGS = {
     BELOW_POPULAR: "not better than the most frequent labels",
     UNLIMITED: "no budget limits it",
     STATED: "not recomputed",
+    VERIFIED: "trained again with a like result",
+    NOT_REPRODUCED: "trained again, not reproduced",
     IDLE: "a part never ran",
     CLAIM: "has a claim",
 }
@@ -84,7 +87,14 @@ def is_below_popular(row: Row, others: Iterable[Row], metric: str) -> bool:
 def of_name(row: Row) -> str:
     """The marks after the row's name."""
     marks = OLDER * bool(row.older) + BELOW_POPULAR * row.below_popular + UNLIMITED * row.unlimited
-    return marks + STATED * row.stated + IDLE * bool(row.idle) + of_claims(row.claims)
+    return marks + STATED * row.stated + again_mark(row) + IDLE * bool(row.idle) + of_claims(row.claims)
+
+
+def again_mark(row: Row) -> str:
+    """The mark of what came of training it again; empty where nobody did."""
+    if row.reproduced is None:
+        return ""
+    return NOT_REPRODUCED if row.reproduced is Reproduced.NOT else VERIFIED
 
 
 def of_interval(row: Row) -> str:
@@ -244,6 +254,9 @@ def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[N
         yield reading(CHECKED)
     if any(row.stated for row in rows):
         yield reading(f"{STATED}: not recomputed: its predictions are not here, or its dataset is unknown here.")
+    for state in Reproduced:
+        if some := [row for row in rows if row.reproduced is state]:
+            yield reading(f"{again_mark(some[0])} {again_text(state)}: {', '.join(row.label for row in some)}.")
     yield from (of_row(row, f"{row.label}: {row.status}: {shorten(row.problem, 160)}") for row in rows if row.problem)
 
 

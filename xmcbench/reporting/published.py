@@ -21,6 +21,7 @@ from xmcbench.reporting.curated import Written, read_checked
 # `leaderboard` beside this file is in a clone a symbolic link to leaderboard/, in a wheel a copy of a part of it.
 SHIPPED = Path(__file__).parent / "leaderboard" / "published"
 ACCEPTED = Path(__file__).parent / "leaderboard" / "measured"  # a store of submissions (`xmcbench submit`)
+VERIFIED = ACCEPTED.with_name("verified.yaml")  # what the maintainers trained again
 COSTS = ("training_hours", "inference_hours", "memory_gb", "batch_seconds", "epoch_hours")
 
 

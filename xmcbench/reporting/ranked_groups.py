@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from operator import attrgetter, itemgetter
+from types import MappingProxyType
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting.claims import Claim
@@ -22,9 +23,10 @@ from xmcbench.reporting.make_rows import (
 )
 from xmcbench.reporting.notes import POPULAR, is_below_popular, notes_of
 from xmcbench.reporting.published import PublishedRow
-from xmcbench.reporting.rows import Group, Leaderboard, Row, Source, View, cell, column_name, grouped
+from xmcbench.reporting.rows import Group, Leaderboard, Reproduced, Row, Source, View, cell, column_name, grouped
 from xmcbench.reporting.text_table import folded
 from xmcbench.reporting.uneven import with_uneven
+from xmcbench.reporting.verified import of_all
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.alike import fused_before
 from xmcbench.trial.budget import Budget, UnknownBudget
@@ -63,13 +65,14 @@ def leaderboard(
     claims: Sequence[Claim] = (),
     recomputable: Callable[[Record], bool] = lambda record: True,  # noqa: ARG005
     accepted: Container[str] = (),
+    reproduced: Mapping[str, Reproduced] = MappingProxyType({}),
 ) -> Leaderboard:
     """Rank measured and published rows separately, as `view` asks.
 
     `resampled` decides which rows tie; `claims` are shown at the published rows that they are about; rows are marked
-    whose metrics are not `recomputable`. Text tables call `accepted` trials by their methods' names in papers. Their
-    variants are not shown where the recommended settings are, unless the view asks for variants, for a method, or for
-    a table for each value.
+    whose metrics are not `recomputable`, and those that were `reproduced` or were not. Text tables call `accepted`
+    trials by their methods' names in papers. Their variants are not shown where the recommended settings are, unless
+    the view asks for variants, for a method, or for a table for each value.
 
     Raises `UnknownNameError` for a dataset, metric, column or method that no row has.
     """
@@ -81,6 +84,7 @@ def leaderboard(
     by_key = {record.key: record for record in measured}
     stated = {record.key for record in measured if record.metrics and not recomputable(record)}
     own_groups = _measured_groups(measured, published, view, stated, accepted, fused_before(competing))
+    own_groups = [_with_states(group, reproduced) for group in own_groups]
     groups = [*own_groups, *_published_groups(published, claims)]
     groups = [part for group in groups for part in _split(group, view) if view.source in ("all", group.source)]
     _check_names(groups, view)
@@ -94,6 +98,17 @@ def leaderboard(
         names = {name for row in rows for name in (row.method, row.plugin, row.named.name)} - {""}
         raise UnknownNameError("method", str(view.method), names, "in these rows")
     return Leaderboard(tuple(ranked), notes_of(ranked))
+
+
+def _with_states(group: Group, reproduced: Mapping[str, Reproduced]) -> Group:
+    """The group's rows with what came of training their trials again."""
+
+    def state(row: Row) -> Row:
+        folded = tuple(state(own) for own in row.folded if own.keys != row.keys)
+        row = replace(row, reproduced=of_all(reproduced.get(key) for key in row.keys))
+        return replace(row, folded=(row, *folded)) if row.folded else row
+
+    return replace(group, rows=tuple(map(state, group.rows))) if reproduced else group
 
 
 def _wanted(

@@ -49,6 +49,17 @@ class Uneven(StrEnum):
     WHOLE_SAMPLES = "whole_samples"  # a sample of its tuning was a whole training, of others a part
 
 
+MARGIN = 1.0  # points within which a result that was trained again has to be
+
+
+class Reproduced(StrEnum):
+    """What came of training an accepted result again."""
+
+    VERIFIED = "verified"  # fresh seeds are within the margin of it
+    RETRAINED = "retrained"  # a training with its own seed is
+    NOT = "not reproduced"  # these are not shown to be
+
+
 @dataclass(frozen=True)
 class Row:
     """A result; metrics are fractions.
@@ -92,6 +103,7 @@ class Row:
     unlimited: bool = False  # measured: it, or its linear solver, spends nothing that its budget limits
     stated: bool = False  # measured: its metrics cannot be recomputed here, and no check of submissions did it
     accepted: bool = False  # measured: its trials are accepted submissions, none of them the user's
+    reproduced: Reproduced | None = None  # measured: what came of training it again; None: nobody did
     claims: tuple[Claim, ...] = ()  # published: claims that this result is better than another one
     papers: tuple[str, ...] = ()  # published: keys of the papers that print it, the one that is cited first
     url: str = ""

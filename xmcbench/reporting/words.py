@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xmcbench.reporting.rows import Uneven
+from xmcbench.reporting.rows import MARGIN, Reproduced, Uneven
 from xmcbench.trial.facts import Choice, ChosenBy, Ended, why_ended
 from xmcbench.trial.record import Record
 
@@ -32,6 +32,15 @@ def unevenness(uneven: Uneven) -> str:
         Uneven.NOT_TUNED: "Not tuned, as others here were",
         Uneven.WHOLE_SAMPLES: "Each sample of its tuning was a whole training, of others a part",
     }[uneven]
+
+
+def again_text(state: Reproduced) -> str:
+    """What came of training an accepted result again."""
+    return {
+        Reproduced.VERIFIED: f"Verified: runs with fresh seeds are within {MARGIN:g} point of it in every metric",
+        Reproduced.RETRAINED: f"Retrained: a run with its own seed is within {MARGIN:g} point of it, at the same cost",
+        Reproduced.NOT: f"Not reproduced: runs of the maintainers are not shown to be within {MARGIN:g} point of it",
+    }[state]
 
 
 def end_of_training(record: Record) -> str:

@@ -16,19 +16,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import sha256
-from operator import itemgetter
 from pathlib import Path
 
 import yaml
-from pydantic import Field
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import difference
 from xmcbench.files.atomic import atomic_write
-from xmcbench.reporting.curated import Written, read_model
+from xmcbench.reporting.rows import Reproduced
 from xmcbench.reporting.text_table import Heading, TextTable, render_tables
+from xmcbench.reporting.verified import (
+    FEWEST_SEEDS,
+    Retraining,
+    Verification,
+    read_verifications,
+    record_digest,
+    reproduced,
+)
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
@@ -55,9 +60,8 @@ class Checked:
             return "rejected"
         if not self.recomputed or isinstance(self.record.trial.budget, UnknownBudget):
             return "imported"
-        if not self.verification or not self.verification.agrees:
-            return "recomputed"
-        return "verified" if isinstance(self.verification, Verification) else "retrained"
+        found = reproduced(self.verification)
+        return "recomputed" if found in (None, Reproduced.NOT) else str(found)
 
 
 def comment(checked: Sequence[Checked]) -> str:
@@ -71,76 +75,8 @@ def comment(checked: Sequence[Checked]) -> str:
     return render_tables([table], "markdown") + "\n"
 
 
-FEWEST_SEEDS = 3
-MARGIN = 1.0  # points
 HEADER = "# Written by `xmcbench submit KEY --verify` and `--retrain`, which maintainers run (docs/leaderboard.md).\n"
 COSTS = ("steps", "encoder_tokens", "flops")
-SAME = 0.01  # share of a cost by which two trainings of one trial may differ
-
-
-class Verification(Written):
-    """How close the fresh runs of the maintainers are to an accepted result."""
-
-    records: dict[str, str] = Field(
-        min_length=1, description="of the accepted trials: key and SHA-256 of the record file"
-    )
-    commits: list[str] = Field(description="of the code that ran it again")
-    seeds: list[int] = Field(min_length=FEWEST_SEEDS, description="fresh ones, that it was run with")
-    margins: dict[str, float] = Field(min_length=1, description="by metric: points within which both are shown to be")
-
-    @property
-    def agrees(self) -> bool:
-        """Whether every metric is within the margin."""
-        return max(self.margins.values()) <= MARGIN
-
-    def __str__(self) -> str:
-        metric, margin = max(self.margins.items(), key=itemgetter(1))
-        return f"within {margin:.2f} points (widest: {metric}, {len(self.seeds)} fresh seeds)"
-
-
-class Retraining(Written):
-    """How an accepted trial differs from a training of the maintainers with its own seed."""
-
-    records: dict[str, str] = Field(min_length=1, max_length=1, description="of the trial: key and SHA-256 of its file")
-    commits: list[str] = Field(description="of the code that trained it again")
-    points: dict[str, float] = Field(min_length=1, description="by metric: absolute difference")
-    costs: dict[str, float] = Field(description="by cost: of the accepted trial, as a share of the training's")
-
-    @property
-    def agrees(self) -> bool:
-        """Whether every metric is within the margin, and every cost the same."""
-        near = max(self.points.values()) <= MARGIN
-        return near and all(abs(share - 1) <= SAME for share in self.costs.values())
-
-    def __str__(self) -> str:
-        metric, points = max(self.points.items(), key=itemgetter(1))
-        text = f"trained again: {metric} differs by {points:.2f} points"
-        if not self.costs:
-            return text + "; costs follow the clock"
-        cost, share = max(self.costs.items(), key=lambda own: abs(own[1] - 1))
-        return text + f", {cost} {share:.3f} times"
-
-
-class Verifications(Written):
-    """The maintainers' list of what they trained again."""
-
-    verified: tuple[Verification, ...] = ()
-    retrained: tuple[Retraining, ...] = ()
-
-    def of(self, accepted: Store, record: Record) -> Verification | Retraining | None:
-        """What was found of an accepted trial, unless its record has changed since: by fresh seeds, or by its own."""
-        digest = _digest(accepted, record)
-        known: list[Verification | Retraining] = [*self.verified, *self.retrained]
-        found = [own for own in known if own.records.get(record.key) == digest]
-        return min(found, key=lambda own: not (isinstance(own, Verification) and own.agrees), default=None)
-
-
-def read_verifications(path: Path) -> Verifications:
-    """The verifications of a file, none if the file does not exist.
-
-    Raises `XMCBenchError` with file, line and key of each mistake.
-    """
-    return read_model(Verifications, path) if path.exists() else Verifications()
 
 
 def write_verification(found: Verification | Retraining, path: Path) -> None:
@@ -177,7 +113,7 @@ def verify(accepted: Store, record: Record, fresh: Store) -> Verification:
         raise XMCBenchError(f"{record.key}: no resamples of {', '.join(missing)} are stored: rescore the runs")
     margins = {name: difference(of_theirs[name], of_runs[name]).equivalence_margin for name in names}
     return Verification(
-        records={own.key: _digest(accepted, own) for own in theirs.values()},
+        records={own.key: record_digest(accepted, own) for own in theirs.values()},
         commits=sorted(set(map(_commit, runs.values()))),
         seeds=sorted(runs),
         margins={name: round(100 * margin, 4) for name, margin in margins.items()},
@@ -196,7 +132,7 @@ def compare_retrained(accepted: Store, record: Record, again: Record) -> Retrain
     clock = record.trial.budget.device_seconds is not None  # what fits into seconds is another amount each time
     costs = {name: (record.spent.get(name, 0), again.spent.get(name, 0)) for name in COSTS if not clock}
     return Retraining(
-        records={record.key: _digest(accepted, record)},
+        records={record.key: record_digest(accepted, record)},
         commits=[_commit(again)],
         points={name: round(100 * abs(value - again.metrics[name]), 4) for name, value in record.metrics.items()},
         costs={name: round((own + 1) / (other + 1), 6) for name, (own, other) in costs.items()},
@@ -212,7 +148,3 @@ def _same(first: Record, second: Record) -> bool:
 
 def _commit(run: Record) -> str:
     return str((run.provenance.get("git") or {}).get("commit"))
-
-
-def _digest(accepted: Store, record: Record) -> str:
-    return sha256(accepted.record_file(record.key)[1] or b"").hexdigest()

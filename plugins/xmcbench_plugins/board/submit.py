@@ -103,6 +103,7 @@ class _Checker:
 def _verify(run: str, to: Path, place: Path, verified: Path) -> list[str]:
     """Write how close the runs of the store are to an accepted result: verified if they are equivalent."""
     from xmcbench.cli.find import find_trial
+    from xmcbench.reporting.rows import MARGIN
     from xmcbench.trial.store import Store
     from xmcbench_plugins.board import review
 
@@ -110,7 +111,7 @@ def _verify(run: str, to: Path, place: Path, verified: Path) -> list[str]:
     record = find_trial(accepted, run)
     outcome = review.verify(accepted, record, Store(place))
     review.write_verification(outcome, verified)
-    verdict = "verified" if outcome.agrees else f"not verified within {review.MARGIN:g} point"
+    verdict = "verified" if outcome.agrees else f"not verified within {MARGIN:g} point"
     echo(f"{verified}: {', '.join(outcome.records)} {verdict}: {outcome}")
     return []
 
@@ -186,12 +187,13 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
     """
     from xmcbench.files.atomic import atomic_write
     from xmcbench.reporting.processor_time import processor_time
+    from xmcbench.reporting.verified import read_verifications
     from xmcbench.trial.store import Store, StoreError
     from xmcbench_plugins.board import acceptance, review, submission
 
     if not folder.is_dir():
         raise XMCBenchError(f"{folder}: no such folder, expected the accepted results (--to DIR)")
-    store, verifications = Store(folder), review.read_verifications(verified)
+    store, verifications = Store(folder), read_verifications(verified)
     before = {record.key: record for record in Store(base).records()} if base else {}
     unread, records, trials = [*store.packed.problems, *submission.stray_files(store)], [], store.trials()
     unread += [] if unread else submission.wrong_compact(store)

@@ -96,5 +96,7 @@ def test_the_overview_can_be_cited_and_downloaded(chromium: Any, site: Path) -> 
         if (line["source"], line["dataset"], line["recommended"]) == ("measured", findings().dataset, "yes")
         and line["method"] == shown.locator("th").inner_text()
     ]
-    assert shown.locator("td").first.locator("a").inner_text() == f"{100 * float(first['P@1']):.2f}"
+    metric = findings().metric
+    assert shown.locator("td a").first.inner_text() == f"{100 * float(first[metric]):.2f}"
+    assert float(first[f"{metric} low"]) < float(first[metric]) < float(first[f"{metric} high"])
     visit.context.close()

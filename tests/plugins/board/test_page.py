@@ -15,6 +15,7 @@ import pytest
 from reporting.leaderboards import HOSTILE, METRICS, board, many
 from reporting.made import record
 
+from xmcbench.evaluation.comparison import across_datasets
 from xmcbench.evaluation.significance import difference, samples
 from xmcbench.reporting.curated import Findings, methods
 from xmcbench.reporting.make_rows import Resampled
@@ -154,7 +155,8 @@ def test_a_link_leads_to_the_record(visit: Visit, site: Path, records: dict[str,
 
 def test_charts_hold_the_values_of_what_is_shown(visit: Visit, records: dict[str, Record]) -> None:
     page = visit.page
-    choice(page, "Budget").select_option(STEPS)
+    assert page.locator("#cost circle").count() == 3, "the charts are of one table"
+    choice(page, "Charts of").select_option(label=f"measured · {STEPS}")
     expected = by_label(records, "made", {"steps": 1000})
     choice(page, "Cost").select_option("encoder tokens")
     points = page.locator("#cost circle title").all_text_contents()
@@ -162,15 +164,12 @@ def test_charts_hold_the_values_of_what_is_shown(visit: Visit, records: dict[str
     assert len(points) == len(scored)
     for name, own in scored.items():
         assert any(text.startswith(f"{name}: P@1 {100 * own.metrics['P@1']:.2f}, ") for text in points)
-    assert page.locator("#cost .label").all_text_contents() == [str(at + 1) for at in range(len(scored))], "a long name"
-    assert page.locator("#cost .key li").first.inner_text() == "DEXML (method-0)", "the cheapest is the best"
-    page.get_by_role("searchbox", name="Search").fill("method")
-    page.locator("#cost .label").get_by_text("DEXML (method-0)").wait_for()
-    assert page.locator("#cost .label").count() == 6, "few points with short names all have them"
-    page.get_by_role("searchbox", name="Search").fill("")
-    page.locator("#cost .key li").first.wait_for()
+    names = page.locator("#cost .label").all_text_contents()
+    assert {name.rstrip("…") for name in names} == {name[:33] if len(name) > 34 else name for name in scored}
     assert page.locator("#cost .error").count() == 6, "each interval is drawn"
     assert page.locator("#curve polyline").count() == 6
+    styles = page.locator("#curve polyline").evaluate_all("(lines) => lines.map((one) => getComputedStyle(one).stroke)")
+    assert len(set(styles)) == 6, "each line has its own colour"
     assert page.locator("#deciles polyline").count() == 7
     assert page.locator("#deciles circle").count() == 7 * 10
     choice(page, "Dataset").select_option("other-set")
@@ -228,10 +227,15 @@ def test_the_overview_has_each_method_once_at_one_budget_and_its_variants_folded
     assert page.locator("#first-matrix td.best").inner_text().startswith("60.00")
     page.get_by_role("button", name="1 variants of DEXML").press("Enter")
     assert [row[0] for row in shown()] == ["DEXML+1", "DEXML (hard-10)", "NGAME", "PRIME"]
+    page.get_by_role("combobox", name="Metric").select_option("P@1")
     page.get_by_role("combobox", name="Budget of made").select_option("9k steps")
     assert [row[0] for row in shown()] == ["DEXML+1", "DEXML (hard-10)", "PRIME"], "rows of one budget alone"
     page.get_by_role("searchbox", name="Search methods").fill("pri")
     assert [row[0] for row in shown()] == ["PRIME"]
+    assert page.locator("#first-matrix td.best").count() == 0, "the best of all methods, not of those that are found"
+    page.reload()
+    assert [row[0] for row in shown()] == ["PRIME"], "the address holds what is shown"
+    assert page.get_by_role("combobox", name="Budget of made").input_value() == "9k steps"
     assert visit.problems == []
     visit.context.close()
 
@@ -239,13 +243,15 @@ def test_the_overview_has_each_method_once_at_one_budget_and_its_variants_folded
 def test_ticked_rows_are_compared_in_pairs(chromium: Any, tmp_path: Path) -> None:
     board, by_key, resampled = compared()
     write_page(board, by_key, tmp_path, resampled=resampled)
-    visit = Visit(chromium, tmp_path / "index.html")
+    visit = Visit(chromium, tmp_path / "index.html", viewport={"width": 1280, "height": 500})
     page = visit.page
     choice(page, "Dataset").select_option("made")
     table = page.locator("#tables table").first
     table.get_by_role("checkbox", name="Compare DEXML (hard-10)").check()
     assert page.locator("#comparison").is_hidden()
     table.get_by_role("checkbox", name="Compare NGAME").check()
+    box = page.locator("#comparison").bounding_box()
+    assert 0 < box["y"] < box["y"] + box["height"] <= 500, "it stays in sight"
     first, second = (
         next(own for own in by_key.values() if (own.trial.label, own.trial.budget.steps) == (label, 1000))
         for label in ("hard-10", "ngame")
@@ -329,24 +335,57 @@ def test_tooltips_open_by_keyboard(visit: Visit) -> None:
     assert page.locator(".tip").is_hidden()
 
 
-def test_what_was_found_is_a_chart_of_the_suites_recommended_rows(
+def standing() -> dict[str, Record]:
+    """Four methods on two datasets, and one on one of them."""
+    values = {"dexml-hard": (0.6, 0.7), "prime": (0.5, 0.8), "ngame": (0.59, 0.2), "unidec": (0.3, 0.1), "ova": (0.9,)}
+    found = [
+        record(label, p1, method=label.partition("-")[0], dataset=dataset, dataset_hash=dataset)
+        for label, of_dataset in values.items()
+        for dataset, p1 in zip(("made", "zoo"), of_dataset, strict=False)
+    ]
+    return {own.key: own for own in found}
+
+
+def test_standings_are_those_of_the_methods_that_every_dataset_has() -> None:
+    records = standing()
+    table = leaderboard(records.values(), (), View())
+    found = payload(table, records, {}, findings=Findings(dataset="made", suite="", metric="P@1"))["standings"]
+    names = [name for name, *_ in found["methods"]]
+    assert sorted(names) == ["DEXML", "NGAME", "PRIME", "UniDEC"]
+    metric_DM = np.array(
+        [
+            [table.groups[at].rows[own[place]].metrics["P@1"] for own in found["methods"]]
+            for place, (at, _) in enumerate(found["places"], start=1)
+        ]
+    )
+    expected = across_datasets(metric_DM)
+    assert [own[0] for own in found["by"]["P@1"]] == [own.mean_rank.value for own in expected]
+    assert [own[3] for own in found["by"]["P@1"]] == [round(own.win_rate.value, 3) for own in expected]
+
+
+def test_the_first_chart_has_the_winners_in_the_metric_of_text_and_table(
     chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     records, table = board()
     write_page(table, records, tmp_path / "without")
-    assert 'id="found"' not in (tmp_path / "without/index.html").read_text(), "no record of the suite"
+    assert 'id="found"' not in (tmp_path / "without/index.html").read_text(), "no method is on two datasets"
     found = Findings(dataset="made", suite="tests", metric="P@1", sentences=("First <b>.", "Second.", "Third."))
     monkeypatch.setattr("xmcbench_plugins.board.page.findings", lambda: found)
-    ngame = {
-        own.key: own
-        for own in (record("ngame", method="ngame", curve=[{"fraction": f, "P@1": f / 2} for f in (0.5, 1.0)]),)
-    }
-    records |= ngame
+    records = standing()
     write_page(leaderboard(records.values(), (), View()), records, tmp_path / "with")
     visit = Visit(chromium, tmp_path / "with/index.html")
-    assert visit.page.locator("#found p").all_inner_texts()[:3] == list(found.sentences)
-    assert visit.page.locator("#found polyline").count() == 1, "one row of a method, if it has a curve"
-    assert visit.page.locator("#found .label").all_text_contents() == ["NGAME"]
+    page = visit.page
+    assert page.locator("#found p").all_inner_texts()[:3] == list(found.sentences)
+    assert page.locator("#found .axis").all_text_contents() == ["made", "zoo", "mean rank"]
+    assert page.locator("#found .label").all_text_contents() == ["DEXML", "PRIME", "NGAME", "UniDEC"]
+    assert page.locator("#found circle title").first.text_content() == "DEXML, made: P@1 60.00 (60 to 60)"
+    assert page.get_by_role("combobox", name="Metric").input_value() == "P@1"
+    shown = page.locator("#first-matrix tbody tr", has_text="PRIME").locator("td").first
+    assert shown.inner_text().split() == ["2.0", "1.0–3.0"]
+    page.get_by_role("button", name="Sort by zoo").click()
+    page.reload()
+    assert page.get_by_role("columnheader", name="zoo").get_attribute("aria-sort") == "descending"
+    assert visit.problems == []
     visit.context.close()
 
 
@@ -363,8 +402,16 @@ def test_the_first_row_is_visible_at_once(chromium: Any, tmp_path: Path, width: 
     visit.context.close()
 
 
-def test_what_is_shown_is_downloaded(visit: Visit) -> None:
+def test_what_is_shown_is_downloaded(visit: Visit, records: dict[str, Record]) -> None:
     page = visit.page
+    choice(page, "Budget").select_option(STEPS)
+    with page.expect_download() as csv_file:
+        page.get_by_role("button", name="Download CSV").click()
+    ours = {line["method"]: line for line in csv.DictReader(StringIO(Path(csv_file.value.path()).read_text()))}
+    expected = next(own for own in records.values() if own.trial.label == "method-1" and own.trial.budget.steps)
+    for end, value in zip(("low", "high"), expected.intervals["P@1"], strict=True):
+        assert float(ours["method-1"][f"P@1 {end}"]) == pytest.approx(value, abs=0.0005)
+    choice(page, "Budget").select_option("")
     page.get_by_role("radio", name="Published").check(force=True)
     with page.expect_download() as csv_file:
         page.get_by_role("button", name="Download CSV").click()

@@ -28,7 +28,7 @@ from xmcbench.evaluation.analysis import Analysis
 from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.registry import own_version
 from xmcbench.reporting.claims import FINDINGS, ClaimFile, Regime
-from xmcbench.reporting.curated import dataset_facts, findings
+from xmcbench.reporting.curated import dataset_facts, findings, title_of
 from xmcbench.reporting.describe import describe, for_people, metric_rows, reproducing_suite, summary
 from xmcbench.reporting.make_rows import Resampled
 from xmcbench.reporting.notes import CHECKED
@@ -76,8 +76,7 @@ def write_page(
         "index.html",
         SCRIPTS,
         data=_json(data),
-        found=data["found"],
-        sentences=found.sentences,
+        sentences=found.sentences if data["standings"] else (),
         cards=cards(board),
         claims=bool(claims),
         charts=CHARTS,
@@ -154,12 +153,13 @@ def _newest(records: Mapping[str, Record]) -> str:
 
 
 def _citation(records: Mapping[str, Record]) -> str:
-    """A BibTeX entry of the leaderboard as it is now."""
+    """A BibTeX entry of the leaderboard as it is now; the page adds the address at which it is read."""
     newest = _newest(records)
+    year = f"  year   = {{{newest[:4]}}},\n" if newest else ""
     note = f"version {own_version()}" + (f", results until {newest}" if newest else "")
     return (
         "@misc{xmcbench,\n  title  = {xmcbench: extreme multi-label classification under equal budgets},\n"
-        f"  author = {{{{The xmcbench authors}}}},\n  note   = {{{note}}}\n}}\n"
+        f"  author = {{{{The xmcbench authors}}}},\n{year}  note   = {{{note}}}\n}}\n"
     )
 
 
@@ -232,6 +232,7 @@ class Card:
     """Names and values, as text."""
 
     name: str
+    title: str  # for people; empty where it has none
     made: bool
     folded: bool  # papers alone have results on it
     rows: tuple[tuple[str, str], ...]
@@ -242,7 +243,9 @@ def cards(board: Leaderboard) -> list[Card]:
     own = {(_without_track(group.dataset), group.source) for group in board.groups}
     measured = {name for name, source in own if source == "measured"}
     names = sorted({name for name, _ in own})
-    found = [Card(name, dataset_facts(name).made, name not in measured, _rows(name, board)) for name in names]
+    found = [
+        Card(name, title_of(name), dataset_facts(name).made, name not in measured, _rows(name, board)) for name in names
+    ]
     return sorted(found, key=lambda card: (card.folded, card.made, card.name))
 
 

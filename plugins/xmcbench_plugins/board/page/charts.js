@@ -1,14 +1,13 @@
 "use strict";
-// Charts as SVG. Colours come from classes (c0 to c7): that of a method is the one of its family, on every page.
+// Charts as SVG. Colours come from classes (c0 to c7): of a point that of its method's family, of each line its own.
 
-const SERIES = 24; // lines of a chart; more could not be distinguished
+const SERIES = 8; // lines of a chart, each with its name and its own colour; more could not be distinguished
 const DRAWN = 400; // points of a chart: the Pareto front and the best others
-const DIRECT = 8; // names beside points and lines; where there are more, or long ones, numbers, and a key below
-const LONG = 26; // characters of a name
+const DIRECT = 8; // names beside points
 const HEIGHT = 360;
+const NARROW = 560; // pixels of a chart with little room for names
 const SPAN = 1e4; // of a logarithmic axis of costs: what costs less is drawn at its end
 const MARGIN = { left: 58, right: 14, top: 14, bottom: 46 };
-const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
 
 // 20400000 -> "20.4M"
 function short(number) {
@@ -80,13 +79,12 @@ function frame(width, height, x, y, labels, { names = null, room = 0 } = {}) {
   return root;
 }
 
-function show(id, root, description, { families = [], legend = [], key = [], remarks = [] }) {
+function show(id, root, description, { families = [], legend = [], remarks = [] }) {
   const figure = document.getElementById(id);
   root.setAttribute("aria-label", description);
   figure.querySelector(".plot").replaceChildren(root);
   const entries = [...unique(families).sort().map((family) => [`c${family}`, PAGE.families[family]]), ...legend];
   figure.querySelector(".legend").replaceChildren(...entries.map(([style, text]) => element("li", {}, element("span", { class: `swatch ${style}` }), text)));
-  figure.querySelector(".key").replaceChildren(...key.map((text) => element("li", {}, text)));
   figure.querySelector(".remark").textContent = remarks.filter(Boolean).join(" ");
 }
 
@@ -125,10 +123,10 @@ function placeLabels(points, all, width, height) {
   });
 }
 
-// Names for at most DIRECT things whose names are not long, else numbers with a key.
-function labelled(things) {
-  const direct = things.length <= DIRECT && things.every(({ name }) => name.length <= LONG);
-  return { texts: things.map(({ name }, at) => (direct ? name : String(at + 1))), key: direct ? [] : things.map(({ name }) => name) };
+// Names as they stand beside points and lines, cut where a chart has little room; a title has each in full.
+function cutNames(things, width) {
+  const most = width < NARROW ? 18 : 34; // characters
+  return things.map(({ name }) => (name.length > most ? `${name.slice(0, most - 1)}…` : name));
 }
 
 // PRIME's Figure 1: what a row costs against how good it is, with the Pareto front of all that is shown.
@@ -153,8 +151,8 @@ function planCost(rows, x, y) {
       circle.append(title(`${point.name}: ${y} ${point.y.toFixed(2)}, ${PAGE.costs[x]} ${short(point.cost)}`));
       root.append(circle);
     }
-    const named = points.length <= SERIES ? [...front, ...others] : front;
-    const { texts, key } = labelled(named);
+    const named = [...front, ...others].slice(0, DIRECT);
+    const texts = cutNames(named, width);
     named.forEach((point, at) => { point.text = texts[at]; });
     for (const label of placeLabels(named, points, width, HEIGHT)) {
       if (label.far) root.append(svg("line", { class: "leader", x1: label.px, y1: label.py, x2: label.x, y2: label.y - 4 }));
@@ -164,10 +162,9 @@ function planCost(rows, x, y) {
     show("cost", root, `${y} against ${PAGE.costs[x]} of ${points.length} rows; the table above holds the same values`, {
       families: points.map((point) => point.family),
       legend: [...kinds, ["front-swatch", "Pareto front: no row is better at the same cost or less"]],
-      key,
       remarks: [
         points.some((point) => point.cost < least) ? "Rows at the left end cost less than the axis shows." : "",
-        named === front ? "Names are those of the Pareto front; the other points show theirs on hover." : "",
+        named.length < points.length ? "The front and the best others are named; the other points show their names on hover." : "",
         all.length > points.length ? `${all.length - points.length} of ${all.length} rows below the best are not drawn.` : "",
         rows.length > known.length ? `${rows.length - known.length} rows without this cost or without a rank are left out.` : "",
       ],
@@ -176,12 +173,6 @@ function planCost(rows, x, y) {
 }
 
 const roomFor = (texts) => Math.max(...texts.map(widthOf)) + 10;
-
-// Another dash for each line of a family.
-function dashesOf() {
-  const drawn = {};
-  return (family) => DASHES[(drawn[family] = (drawn[family] ?? -1) + 1) % DASHES.length];
-}
 
 // The texts beside the last points of lines where they hide no point, else to the right of the chart; none over another.
 function nameEnds(root, lines, texts, width, room) {
@@ -204,35 +195,32 @@ function nameEnds(root, lines, texts, width, room) {
 }
 
 // Metrics on held-out queries along what was spent, a line for each row, with the interval over its seeds.
-function planCurve(id, rows, x, y, { height = HEIGHT, log = false, dataset = "" } = {}) {
+function planCurve(id, rows, x, y) {
   const last = (row) => row.curve[y][row.curve[y].length - 1];
   const known = rows.filter((row) => row.curve?.[x]?.length > 1 && row.curve[y]).sort((a, b) => last(b) - last(a));
   const found = known.slice(0, SERIES);
   if (!found.length) return null;
   return () => {
     const width = plotWidth(id);
-    const { texts, key } = labelled(found);
+    const texts = cutNames(found, width);
     const room = roomFor(texts);
-    const across = scale(found.flatMap((row) => row.curve[x].filter((value) => value > 0)), xPixels(width, room), { log, room: 0.02 });
-    const up = scale(found.flatMap((row) => row.curve[y]), yPixels(height));
-    const root = frame(width, height, across, up, { x: PAGE.spent[x], y: `${y} (%)` }, { room });
-    const dashes = dashesOf();
-    const lines = found.map((row) => {
+    const across = scale(found.flatMap((row) => row.curve[x].filter((value) => value > 0)), xPixels(width, room), { room: 0.02 });
+    const up = scale(found.flatMap((row) => row.curve[y]), yPixels(HEIGHT));
+    const root = frame(width, HEIGHT, across, up, { x: PAGE.spent[x], y: `${y} (%)` }, { room });
+    const lines = found.map((row, number) => {
       const at = row.curve[x].map((value, i) => [value, row.curve[y][i], row.curve[`${y} ±`]?.[i] ?? 0]).filter(([value]) => value > 0);
       const places = at.map(([a, b]) => [across.place(a), up.place(b)]);
-      root.append(svg("polyline", { class: `line c${row.family}`, "stroke-dasharray": dashes(row.family), points: places.map((place) => place.join()).join(" ") }, title(row.name)));
+      root.append(svg("polyline", { class: `line c${number}`, points: places.map((place) => place.join()).join(" ") }, title(row.name)));
       at.forEach(([spent, value, half], i) => {
         const [px, py] = places[i];
-        if (half && (i === at.length - 1 || found.length <= DIRECT)) root.append(svg("line", { class: `error c${row.family}`, x1: px, x2: px, y1: up.place(value - half), y2: up.place(value + half) }));
-        root.append(svg("circle", { class: `dot c${row.family}`, cx: px, cy: py, r: found.length > DIRECT ? 2 : 3 }, title(`${row.name}: ${y} ${value.toFixed(2)}${half ? ` ± ${half.toFixed(1)}` : ""} at ${short(spent)}`)));
+        if (half) root.append(svg("line", { class: `error c${number}`, x1: px, x2: px, y1: up.place(value - half), y2: up.place(value + half) }));
+        root.append(svg("circle", { class: `dot c${number}`, cx: px, cy: py, r: 3 }, title(`${row.name}: ${y} ${value.toFixed(2)}${half ? ` ± ${half.toFixed(1)}` : ""} at ${short(spent)}`)));
       });
       return places;
     });
     nameEnds(root, lines, texts, width, room);
     show(id, root, `${y} along ${PAGE.spent[x]} of ${found.length} rows`, {
-      families: found.map((row) => row.family),
-      key,
-      remarks: [`On held-out training queries${dataset && ` of ${dataset}`}, while training${found.some((row) => row.keys.length > 1) ? "; means over seeds with 95 % intervals" : ""}.`, known.length > found.length ? `The best ${found.length} of ${known.length} rows.` : ""],
+      remarks: [`On held-out training queries, while training${found.some((row) => row.keys.length > 1) ? "; means over seeds with 95 % intervals" : ""}.`, known.length > found.length ? `The best ${found.length} of ${known.length} rows.` : ""],
     });
   };
 }
@@ -261,25 +249,66 @@ function planDeciles(rows, y) {
   const label = DECILE_VALUES[y](found[0].deciles.k);
   return () => {
     const width = plotWidth("deciles");
-    const { texts, key } = labelled(found);
+    const texts = cutNames(found, width);
     const room = roomFor(texts);
     const up = scale([0, ...found.flatMap(({ deciles }) => deciles[y].map((share) => 100 * (share ?? 0)))], yPixels(HEIGHT), { zero: true });
     const slot = (width - MARGIN.left - MARGIN.right - room) / found[0].deciles[y].length;
     const place = (at) => MARGIN.left + (at + 0.5) * slot;
     const names = found[0].deciles[y].map((_, at) => [place(at), String(at + 1)]);
     const root = frame(width, HEIGHT, null, up, { x: "decile of the labels, 1 the most frequent", y: label }, { names, room });
-    const dashes = dashesOf();
-    const lines = found.map((row) => {
+    const lines = found.map((row, number) => {
       const places = row.deciles[y].map((share, at) => [place(at), up.place(100 * (share ?? 0)), share]);
-      root.append(svg("polyline", { class: `line c${row.family}`, "stroke-dasharray": dashes(row.family), points: places.map(([px, py]) => `${px},${py}`).join(" ") }, title(row.name)));
-      places.forEach(([px, py, share], at) => root.append(svg("circle", { class: `dot c${row.family}`, cx: px, cy: py, r: 3 }, title(`${row.name}, decile ${at + 1}: ${share === null ? "no pairs" : (100 * share).toFixed(2)}`))));
+      root.append(svg("polyline", { class: `line c${number}`, points: places.map(([px, py]) => `${px},${py}`).join(" ") }, title(row.name)));
+      places.forEach(([px, py, share], at) => root.append(svg("circle", { class: `dot c${number}`, cx: px, cy: py, r: 3 }, title(`${row.name}, decile ${at + 1}: ${share === null ? "no pairs" : (100 * share).toFixed(2)}`))));
       return places;
     });
     nameEnds(root, lines, texts, width, room);
     show("deciles", root, `${label} by decile of the labels, for ${found.length} rows`, {
-      families: found.map((row) => row.family),
-      key,
       remarks: [rows.length > found.length ? `The best ${found.length} of ${rows.length} rows; tick rows to choose others.` : "", y === "contribution" ? "The points of a method add up to its metric." : ""],
+    });
+  };
+}
+
+// Where methods stand: those with the best mean ranks, a panel for each dataset and one for the mean rank. Right is better.
+const LINE = 25; // pixels of a method
+
+function planStandings(metric) {
+  const { places, methods, by } = PAGE.standings;
+  if (!by[metric]) return null;
+  const found = methods.map(([name, ...rows], at) => ({ name, rows, rank: by[metric][at] })).sort((a, b) => a.rank[0] - b.rank[0]).slice(0, DIRECT);
+  const groups = places.map(([at]) => PAGE.groups[at]);
+  for (const method of found) method.family = groups[0].rows[method.rows[0]].family;
+  const datasets = groups.map((group, at) => ({
+    title: titleOf(group.dataset),
+    of: ({ rows }) => { const row = group.rows[rows[at]]; const value = 100 * valueOf(group, row, metric); return [value, ...(row.intervals[metric] ?? [value, value]).map(Number)]; },
+    text: ([value, low, high]) => `${metric} ${value.toFixed(2)} (${low} to ${high})`,
+  }));
+  const ranks = { title: "mean rank", of: ({ rank }) => [-rank[0], -rank[2], -rank[1]], text: ([value, low, high]) => `mean rank ${-value} (${-high} to ${-low})`, tick: (value) => String(-value) };
+  return () => {
+    const width = plotWidth("found-figure");
+    const panels = width < NARROW ? [ranks] : [...datasets, ranks];
+    const [left, top] = [Math.max(...found.map(({ name }) => widthOf(name))) + 16, 24];
+    const [each, bottom] = [(width - left) / panels.length, top + LINE * found.length];
+    const root = svg("svg", { viewBox: `0 0 ${width} ${bottom + 22}`, width, height: bottom + 22, role: "img" });
+    found.forEach(({ name }, at) => root.append(svg("text", { class: "label", x: left - 12, y: top + LINE * (at + 0.5) + 4, "text-anchor": "end" }, name)));
+    panels.forEach((panel, place) => {
+      const from = left + place * each;
+      const values = found.map(panel.of);
+      const { place: x, ticks } = scale(values.flat(), [from + 8, from + each - 12], { room: 0.04 });
+      root.append(svg("text", { class: "axis", x: from + each / 2, y: 12, "text-anchor": "middle" }, panel.title));
+      const rare = Math.ceil(ticks.length / Math.max(2, Math.floor(each / 44)));
+      for (const tick of ticks.filter((_, at) => at % rare === 0)) {
+        root.append(svg("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: bottom }), svg("text", { class: "tick", x: x(tick), y: bottom + 15, "text-anchor": "middle" }, panel.tick?.(tick) ?? short(tick)));
+      }
+      found.forEach((method, at) => {
+        const [value, low, high] = values[at];
+        const y = top + LINE * (at + 0.5);
+        root.append(svg("line", { class: `error c${method.family}`, x1: x(low), x2: x(high), y1: y, y2: y }), svg("circle", { class: `dot c${method.family}`, cx: x(value), cy: y, r: 4 }, title(`${method.name}, ${panel.title}: ${panel.text(values[at])}`)));
+      });
+    });
+    show("found-figure", root, `${metric} and mean rank of ${found.length} methods on ${places.length} datasets; the table below holds the values`, {
+      families: found.map(({ family }) => family),
+      remarks: [`${panels.length > 1 ? `${metric} in per cent with 95 % intervals` : `By ${metric}`}; right is better. The ${found.length} best of ${methods.length} methods that all ${places.length} real datasets have, by mean rank, whose interval is over resamples of the datasets.`],
     });
   };
 }

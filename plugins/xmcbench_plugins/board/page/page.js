@@ -2,7 +2,7 @@
 // The state of the view is in the address after #, so that a view can be linked to; every change redraws the page.
 
 const PAGE = JSON.parse(document.getElementById("data").textContent);
-const EMPTY = { variant: "", called: "", family: 0, kind: "", rank: null, status: "ok", problem: "", intervals: [], tied: [], misprints: {}, older: "", below_popular: false, unlimited: false, stated: false, idle: [], claims: [], folded_claims: [], costs: {}, keys: [], source: 0, url: 0, papers: [], curve: null, deciles: null };
+const EMPTY = { variant: "", called: "", family: 0, kind: "", rank: null, status: "ok", problem: "", intervals: [], tied: [], misprints: {}, older: "", below_popular: false, unlimited: false, stated: false, reproduced: null, idle: [], claims: [], folded_claims: [], costs: {}, keys: [], source: 0, url: 0, papers: [], curve: null, deciles: null };
 for (const group of PAGE.groups) {
   for (const list of [group.rows, group.printed]) {
     list.forEach((row, at) => {
@@ -13,7 +13,7 @@ for (const group of PAGE.groups) {
 }
 const byId = (id) => document.getElementById(id);
 const unique = (values) => [...new Set(values)];
-const state = { dataset: "", track: "", source: "", budget: "", method: "", variants: "", sort: null, columns: new Set(), added: new Set(), costX: "", costY: "", curveX: "", curveY: "", decilesY: "contribution" };
+const state = { dataset: "", track: "", source: "", budget: "", method: "", variants: "", sort: null, columns: new Set(), added: new Set(), charted: "", costX: "", costY: "", curveX: "", curveY: "", decilesY: "contribution" };
 const STORED = ["dataset", "track", "source", "budget", "method", "variants"];
 const DATASETS = unique(PAGE.groups.map((group) => group.dataset)).sort();
 
@@ -27,12 +27,13 @@ function readAddress() {
   byId("problem").hidden = !state.dataset || Boolean(known);
   byId("problem").textContent = `No dataset is called “${state.dataset}”. Choose one from the list or the overview.`;
   state.dataset = known ?? "";
+  if (!state.dataset) readOverview(stored);
 }
 
 // A new entry of the history for another dataset, so that the back button returns; otherwise the entry is replaced.
 function writeAddress(navigated = false) {
-  const stored = new URLSearchParams(STORED.filter((name) => state[name]).map((name) => [name, state[name]]));
-  if (state.sort) {
+  const stored = !state.dataset ? overviewAddress() : new URLSearchParams(STORED.filter((name) => state[name]).map((name) => [name, state[name]]));
+  if (state.dataset && state.sort) {
     stored.set("sort", state.sort.column);
     stored.set("order", state.sort.ascending ? "ascending" : "descending");
   }
@@ -127,21 +128,31 @@ function redrawTables() {
   byId("count").textContent = groups.length < 2 ? plural(rows, "row") : `${plural(rows, "row")} in ${groups.length} tables, each ranked on its own`;
 }
 
-// The rows of a chart with their names, and with their budgets where these differ.
-function named(rows) {
-  const several = unique(rows.map((row) => row.group.budget)).filter(Boolean).length > 1;
-  return rows.map((row) => ({ ...row, name: `${calledOf(row)}${several && row.group.limits ? `, ${row.group.limits}` : ""}` }));
+// The table that the charts draw, all of whose rows have one budget: that of ticked rows, the chosen one, or the first.
+function charted(groups) {
+  const names = groups.map(([group]) => [String(PAGE.groups.indexOf(group)), [group.source, group.budget, group.protocol, group.by].filter(Boolean).join(" · ")]);
+  if (ticked.size) state.charted = String(PAGE.groups.indexOf([...ticked][0].group));
+  state.charted = fill(byId("charted"), names, state.charted);
+  return groups.filter(([group]) => group === PAGE.groups[state.charted]);
+}
+
+const named = (rows) => rows.map((row) => ({ ...row, name: calledOf(row) }));
+
+// What the budget limits, then operations, which compare methods of all kinds, then what rows differ in most.
+function usualCost(costs, different, group) {
+  const limited = costs.filter((name) => group?.limited.includes(name));
+  return limited[0] ?? (costs.includes("flops") ? "flops" : costs.reduce((best, name) => (different(name) > different(best) ? name : best), costs[0]));
 }
 
 function redrawCharts() {
   if (!state.dataset) return;
-  const groups = chosen();
+  const groups = charted(chosen());
   const all = groups.flatMap(([group, some]) => some.map((row) => ({ ...row, source: group.source, group, metric: (name) => valueOf(group, row, name) })));
   const rows = ticked.size > 1 ? all.filter((row) => [...ticked].some((own) => own.at === row.at && own.group === row.group)) : all;
   const metrics = PAGE.metrics.filter((name) => rows.some((row) => row.metric(name) !== null));
   const different = (name) => unique(rows.map((row) => row.costs[name]).filter((cost) => cost > 0)).length;
   const costs = Object.keys(PAGE.costs).filter((name) => different(name) > 1);
-  const usual = costs.reduce((best, name) => (different(name) > different(best) ? name : best), costs[0]);
+  const usual = usualCost(costs, different, groups[0]?.[0]);
   state.costX = fill(byId("cost-x"), costs.map((name) => [name, PAGE.costs[name]]), costs.includes(state.costX) ? state.costX : usual);
   state.costY = fill(byId("cost-y"), metrics.map((name) => [name, name]), state.costY || groups[0]?.[0].sort);
 
@@ -160,22 +171,23 @@ function redrawCharts() {
 }
 
 function drawFound() {
-  if (!PAGE.found || state.dataset) return;
-  const { group, rows, metric } = PAGE.found;
-  const drawn = rows.map((at) => PAGE.groups[group].rows[at]).filter((row) => row.curve?.[metric]).map((row) => ({ ...row, name: calledOf(row) }));
-  drawAll({ "found-figure": drawn.length ? planCurve("found-figure", drawn, Object.keys(drawn[0].curve)[0], metric, { height: 270, log: true, dataset: PAGE.groups[PAGE.found.group].dataset }) : null });
+  if (byId("found") && !state.dataset) drawAll({ "found-figure": planStandings(usualMetric()) });
 }
 
 function redraw(navigated = false) {
   byId("overview").hidden = Boolean(state.dataset);
   byId("view").hidden = !state.dataset;
   byId("dataset").value = state.dataset;
-  if (!state.dataset) return drawFound();
+  if (!state.dataset) {
+    drawOverview();
+    return drawFound();
+  }
   const card = byId(`card-${state.dataset}`) ?? byId(`card-${state.dataset.split("+")[0]}`); // of the dataset that a track is of
   const facts = card?.querySelector("dl").cloneNode(true);
   byId("card").hidden = !facts;
   if (facts) byId("card").querySelector("dl").replaceWith(facts);
-  byId("title").textContent = state.dataset;
+  byId("title").textContent = titleOf(state.dataset);
+  byId("identity").textContent = PAGE.titles[state.dataset] ? state.dataset : "";
   fillFilters();
   const groups = groupsWithout("");
   state.columns = new Set(groups.flatMap((group) => group.shown));
@@ -189,11 +201,14 @@ function redraw(navigated = false) {
   byId("notes").replaceChildren(...(PAGE.notes[state.dataset] ?? []).map((note) => element("li", {}, PAGE.texts[note])));
 }
 
+// The ends of a row's 95 % intervals by column, fractions as the metrics are, to a tenth of a per cent.
+const endsOf = (row) => Object.fromEntries(Object.entries(row.intervals).flatMap(([name, ends]) => ["low", "high"].map((end, at) => [`${name} ${end}`, Number((ends[at] / 100).toFixed(3))])));
+
 // What is shown, as records: every text as in the tables, every number with all its digits.
 function shownRows() {
   return chosen().flatMap(([group, rows]) => rows.map((row) => {
     const values = Object.fromEntries(group.columns.map((name, at) => [name, row.values[at] ?? row.texts[at]]).filter(([, value]) => value !== null));
-    return { dataset: group.dataset, source: group.source, track: group.track, budget: group.budget, protocol: group.protocol, rank: row.rank, method: row.method, variant: row.variant, status: row.status, ...values, sources: row.source, keys: row.keys.join(" ") };
+    return { dataset: group.dataset, source: group.source, track: group.track, budget: group.budget, protocol: group.protocol, rank: row.rank, method: row.method, variant: row.variant, status: row.status, ...values, ...endsOf(row), sources: row.source, keys: row.keys.join(" ") };
   }));
 }
 
@@ -209,6 +224,13 @@ function download(content, type, name) {
   const link = element("a", { href: URL.createObjectURL(new Blob([content], { type })), download: name });
   link.click();
   URL.revokeObjectURL(link.href);
+}
+
+// The citation of this page, with its address where it has one.
+function citation() {
+  const text = byId("cite").textContent;
+  const [address] = location.href.split("#");
+  return /^https?:/.test(address) ? text.replace(/\n}\s*$/, `,\n  url    = {${address}}\n}\n`) : text;
 }
 
 const bibtex = () => unique(chosen().flatMap(([, rows]) => rows.flatMap((row) => row.papers))).map((paper) => PAGE.bibtex[paper]).filter(Boolean).join("\n");
@@ -228,7 +250,7 @@ function listenToFilters() {
     byId(name).addEventListener("change", (event) => {
       state[name] = event.target.value;
       if (name === "dataset") {
-        Object.assign(state, { budget: "", track: "", sort: null });
+        Object.assign(state, { budget: "", track: "", sort: null, charted: "", costX: "", costY: "" });
         ticked.clear();
       }
       if (name === "dataset" && !state.dataset) location.hash = "";
@@ -249,7 +271,7 @@ function listenToFilters() {
     redrawTables();
     chartsLater();
   });
-  for (const [id, name] of [["cost-x", "costX"], ["cost-y", "costY"], ["curve-x", "curveX"], ["curve-y", "curveY"], ["deciles-y", "decilesY"]]) {
+  for (const [id, name] of [["charted", "charted"], ["cost-x", "costX"], ["cost-y", "costY"], ["curve-x", "curveX"], ["curve-y", "curveY"], ["deciles-y", "decilesY"]]) {
     byId(id).addEventListener("change", (event) => {
       state[name] = event.target.value;
       redrawCharts();
@@ -261,6 +283,7 @@ function listenToFilters() {
 function listen() {
   byId("csv").addEventListener("click", () => download(csvOf(shownRows()), "text/csv", `xmcbench-${state.dataset}.csv`));
   byId("json").addEventListener("click", () => download(JSON.stringify(shownRows(), null, 1), "application/json", `xmcbench-${state.dataset}.json`));
+  byId("cite-this").addEventListener("click", () => copy(citation(), "Citation"));
   byId("link").addEventListener("click", () => copy(location.href, "Link"));
   byId("bibtex").addEventListener("click", () => copy(bibtex(), "BibTeX"));
   document.addEventListener("click", (event) => {
@@ -285,9 +308,8 @@ function listen() {
   }));
 }
 
-byId("dataset").append(...DATASETS.map((name) => element("option", { value: name }, name)));
+byId("dataset").append(...DATASETS.map((name) => element("option", { value: name }, PAGE.titles[name] ? `${titleOf(name)} (${name})` : name)));
 readAddress();
-drawOverview();
 listenToFilters();
 listen();
 redraw();

@@ -13,10 +13,10 @@ from math import isnan
 from typing import Any
 
 from xmcbench.evaluation.analysis import DECILES, Analysis
-from xmcbench.evaluation.significance import Sample, difference, samples, tied_with_best
-from xmcbench.reporting.curated import Findings, NamedMethod, methods
+from xmcbench.evaluation.significance import Sample, difference, rank_intervals, samples, tied_with_best
+from xmcbench.reporting.curated import Findings, NamedMethod, methods, title_of
 from xmcbench.reporting.make_rows import Resampled
-from xmcbench.reporting.notes import PAGE, notes_of
+from xmcbench.reporting.notes import PAGE, again_mark, notes_of
 from xmcbench.reporting.ranked_groups import unfolded
 from xmcbench.reporting.rows import (
     CHART_COSTS,
@@ -32,8 +32,10 @@ from xmcbench.reporting.rows import (
     mean_curve,
     short_budget,
 )
+from xmcbench.reporting.words import again_text
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Record
+from xmcbench_plugins.board.page.standings import standings
 
 ON_DEMAND = ("negatives", "encoder", "hardware")  # published facts that only the list of columns shows
 HIDDEN = ("trial", "paper")  # the page has links in their place
@@ -60,6 +62,8 @@ def payload(
     rows = [one for group in table.groups for row in group.rows for one in (row, *row.folded)]
     return {
         "sort": table.groups[0].sort if table.groups else "P@1",
+        "metric": findings.metric if findings else "",
+        "titles": {name: title for name in datasets if (title := title_of(name))},
         "metrics": [name for name in used if name not in COLUMNS],
         "families": methods().families,
         "columns": {
@@ -80,25 +84,9 @@ def payload(
         "shared": list(once.rows.values()),
         "claims": {claim.id: str(claim) for row in rows for claim in row.claims},
         "groups": groups,
-        "found": _found(table, findings, records) if findings else None,
+        "standings": standings(table, [group["settings"] for group in groups]),
         "notes": notes,
     }
-
-
-def _found(table: Leaderboard, findings: Findings, records: Mapping[str, Record]) -> dict[str, Any] | None:
-    """Which rows the chart of the findings draws: of each method of the suite the one with the recommended settings."""
-    drawn = {
-        key
-        for key, record in records.items()
-        if record.suite == findings.suite and any(findings.metric in point for point in record.curve)
-    }
-    for at, group in enumerate(table.groups):
-        if group.dataset == findings.dataset and group.source == "measured":
-            for setting in settings(group, {}):
-                rows = [row for _, row, *_ in setting["heads"] if drawn & {*group.rows[row].keys}]
-                if rows:
-                    return {"group": at, "rows": rows, "metric": findings.metric}
-    return None
 
 
 def _notes(board: Leaderboard, dataset: str) -> list[str]:
@@ -164,6 +152,7 @@ class _Group:
             "track": group.track,
             "protocol": group.protocol,
             "budget": "" if group.source == "published" else budget_text(group.budget),
+            "limited": list(group.budget),
             "limits": "" if group.source == "published" else short_budget(group.budget),
             "by": ", ".join(f"{heading(name)} {value}" for name, value in group.by.items()),
             "columns": columns,
@@ -172,6 +161,7 @@ class _Group:
             "settings": settings(group, samples) if not group.protocol else [],
             "compared": list(samples),
             "halves": {name: half_widths(samples, name) for name in metrics} if samples else {},
+            "ranks": _ranks(samples, group.sort),
             "rows": [self._row(row, columns) for row in group.rows],
             "printed": [self._row(one, columns) for one in unfolded(group.rows, group.sort)] if several else [],
         }
@@ -217,6 +207,7 @@ class _Group:
             "older": row.older,
             "unlimited": row.unlimited,
             "stated": row.stated,
+            "reproduced": row.reproduced and [again_mark(row), again_text(row.reproduced)],
             "idle": list(row.idle),
             "claims": [claim.id for claim in row.claims],
             "folded_claims": [claim.id for claim in row.folded_claims],
@@ -340,6 +331,13 @@ def _tied(heads: Sequence[int], metrics: Sequence[str], samples: Samples) -> dic
             marks = tied_with_best([samples[at][metric] for at in known])
             tied[metric] = [at for at, same in zip(known, marks, strict=True) if same]
     return tied
+
+
+def _ranks(samples: Samples, metric: str) -> dict[int, tuple[int, int]]:
+    """The interval of the rank of each row that can be compared, by the metric that ranks, all rows taken together."""
+    most = max((own[metric].replicates_SB.shape[1] for own in samples.values() if metric in own), default=0)
+    known = [at for at, own in samples.items() if metric in own and own[metric].replicates_SB.shape[1] == most]
+    return dict(zip(known, rank_intervals([samples[at][metric] for at in known]), strict=True))
 
 
 def half_widths(samples: Samples, metric: str) -> list[int | None]:

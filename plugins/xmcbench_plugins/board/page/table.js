@@ -129,11 +129,20 @@ function methodCell(row) {
   if (row.older) cell.append(...sign("‡", `a result of older code: ${row.older}`));
   if (row.unlimited) cell.append(...sign("◇", "not limited by this budget: it spends nothing that the budget counts"));
   if (row.stated) cell.append(...sign("□", "not recomputed: its predictions are not here, or its dataset is unknown here"));
+  if (row.reproduced) cell.append(...sign(...row.reproduced));
   if (row.idle.length) cell.append(...sign("∅", `never ran: ${row.idle.join(", ")}`));
   if (row.below_popular) cell.append(...sign("↓", "trained, yet not better than the most frequent labels"));
   cell.append(...row.claims.map(claimLink));
   if (row.status !== "ok") cell.append(element("span", { class: "status" }, row.status));
   if (row.problem) cell.append(element("span", { class: "problem" }, row.problem));
+  return cell;
+}
+
+// A row's rank, with the ranks that its differences from the others leave open.
+function rankCell(group, row) {
+  const cell = element("td", { class: "rank" }, row.rank === null ? "–" : String(row.rank));
+  const ends = group.rows[row.at] === row && row.rank !== null ? group.ranks[row.at] : null;
+  if (ends) cell.append(element("br"), element("span", { class: "interval", "data-tip": "ranks that no significant difference rules out: 95 %, Holm over all pairs of rows" }, ends[0] === ends[1] ? String(ends[0]) : `${ends[0]}–${ends[1]}`));
   return cell;
 }
 
@@ -215,7 +224,7 @@ function section(group, rows, columns, added, sort, choose) {
   const compared = group.source !== "published";
   const head = element("tr", {}, compared ? element("th", { scope: "col", class: "tick" }, hidden("compare")) : null, ...["#", "method", ...shown].map((column) => headerCell(column, info[column], sort, choose)));
   head.append(element("th", { scope: "col", class: "text" }, element("span", { class: "plain" }, "Source")));
-  const name = `${group.dataset}, ${group.source}${group.budget ? `, ${group.budget}` : ""}`;
+  const name = [group.dataset, group.source, group.budget, group.track === "supervised" ? "" : group.track, group.protocol, group.by].filter(Boolean).join(", ");
   const sorting = sort === null ? "sorted by rank" : `sorted by ${info[sort.column]?.heading ?? sort.column}, ${sort.ascending ? "ascending" : "descending"}`;
   const caption = element("caption", { class: "hidden" }, `${name}, per cent, ${sorting}`);
   const table = element("table", { "data-name": name }, caption, element("thead", {}, head), body);
@@ -225,7 +234,7 @@ function section(group, rows, columns, added, sort, choose) {
     body.replaceChildren();
     for (const row of order.slice(state.page * state.size, (state.page + 1) * state.size)) {
       const cells = shown.map((column) => bodyCell(group, row, column, info[column], leading));
-      const rank = element("td", { class: "rank" }, row.rank === null ? "–" : String(row.rank));
+      const rank = rankCell(group, row);
       const name = methodCell(row);
       body.append(element("tr", {}, compared ? tickCell(group, row, name) : null, rank, name, ...cells, linkCell(row)));
     }
