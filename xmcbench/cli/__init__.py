@@ -14,14 +14,13 @@ from typing import Annotated, Any
 
 from typer import Exit, Option, Typer
 
-from xmcbench.cli import compare, leaderboard, methods, plan, predict, run, score, tune
+from xmcbench.cli import compare, leaderboard, methods, plan, run, score
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import EscapingFormatter, echo, patience, replace_unknown_signs
 
 USER_ERROR = 2  # exit code: invalid input
-SPEAKING = ("run", "tune")  # they tell what they are doing
 
 app = Typer(
     no_args_is_help=True,
@@ -33,14 +32,12 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "leaderboard": leaderboard.leaderboard,
     "tables": leaderboard.tables,
-    "tune": tune.tune,
     "plan": plan.plan,
     "compare": compare.compare,
     "show": leaderboard.show,
     "score": score.score,
     "fuse": score.fuse,
     "rescore": score.rescore,
-    "predict": predict.predict,
     "analyse": compare.analyse,
     "methods": methods.methods,
 }
@@ -48,7 +45,7 @@ GROUPS = {
     "environment": methods.environments,
 }
 for name, command in COMMANDS.items():
-    app.command(name)(command if name in SPEAKING else patience(name)(command))
+    app.command(name)(command if name == "run" else patience(name)(command))  # `run` tells what it is doing
 for name, group in GROUPS.items():
     app.add_typer(group, name=name)
 

@@ -113,3 +113,5 @@ EncoderName = Annotated[str | None, Option(metavar="NAME", help="Use this encode
 TableFormat = Annotated[Literal["table", "markdown", "latex", "csv"], Option(help="Output format.")]
 DataDir = Annotated[Path, Option(envvar="XMCBENCH_DATA", help="Folder of datasets.")]
 StoreDir = Annotated[Path, Option(envvar="XMCBENCH_STORE", help="Folder of results.")]
+DryRun = Annotated[bool, Option("--dry-run", help="Show the plan and run nothing.")]
+INTERRUPTED = 130  # exit code, as shells have it

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 from typer import Exit, Option
 
 from xmcbench.cli.options import (
+    INTERRUPTED,
     AllowIncomplete,
     DataDir,
     DatasetNames,
+    DryRun,
     EncoderName,
     Only,
     Sets,
@@ -32,10 +34,6 @@ if TYPE_CHECKING:
     from xmcbench.tracking.tracker import Tracker
     from xmcbench.trial.record import Record
     from xmcbench.trial.trial import Trial
-
-
-INTERRUPTED = 130  # exit code, as shells have it
-DryRun = Annotated[bool, Option("--dry-run", help="Show the plan and run nothing.")]
 
 
 def run(

@@ -1,1 +1,1 @@
-"""Serving: the model of a trial answers over HTTP, as Annif asks, or is published on the Hugging Face hub."""
+"""Serving: the model of a trial ranks labels for texts, also over HTTP as Annif asks, or goes to the hub."""

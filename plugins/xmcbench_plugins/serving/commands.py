@@ -1,4 +1,4 @@
-"""`xmcbench serve` and `hub push`: the model of a finished trial behind an address, or on the hub."""
+"""`xmcbench predict`, `serve` and `hub push`: the model of a trial for texts, behind an address, or on the hub."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from urllib.parse import quote
 from typer import Argument, Option, Typer, confirm
 
 from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
-from xmcbench.cli.predict import Trained, lines, same_dataset, trained
 from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
-from xmcbench.runs.terminal import echo
+from xmcbench.runs.terminal import echo, patience
+from xmcbench_plugins.serving.predict import Trained, lines, predict, same_dataset, trained
 
 if TYPE_CHECKING:
     from xmcbench_plugins.serving.server import Rank
@@ -196,6 +196,7 @@ def push(
 
 @hookimpl
 def register_commands(register: Callable[[Command], None]) -> None:
-    """Register `xmcbench serve` and `xmcbench hub`."""
+    """Register `xmcbench predict`, `xmcbench serve` and `xmcbench hub`."""
+    register(Command("predict", patience("predict")(predict)))
     register(Command("serve", serve))
     register(Command("hub", hub))

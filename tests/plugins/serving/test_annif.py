@@ -23,10 +23,10 @@ from fakes.bench import Bench
 from reporting.made import record
 
 from plugins.serving.running import served
-from xmcbench.cli.predict import trained
 from xmcbench.errors import XMCBenchError
 from xmcbench_plugins.serving.annif import write_project
 from xmcbench_plugins.serving.commands import about, ranking
+from xmcbench_plugins.serving.predict import trained
 
 URIS = [f"https://example.org/{label}" for label in range(20)]
 LABELS = [f"label {label}" for label in range(20)]

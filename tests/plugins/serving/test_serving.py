@@ -22,10 +22,10 @@ from commands import told
 from fakes.bench import Bench
 
 from plugins.serving.running import served
-from xmcbench.cli.predict import trained
 from xmcbench.errors import XMCBenchError
 from xmcbench_plugins.serving import server as serving
 from xmcbench_plugins.serving.commands import about, ranking, uris_of
+from xmcbench_plugins.serving.predict import trained
 from xmcbench_plugins.serving.server import Batches, listen
 
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}

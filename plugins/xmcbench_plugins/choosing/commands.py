@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Exit, Option
 
-from xmcbench.cli.options import DataDir, EncoderName, StoreDir, dataset_names, names_in
-from xmcbench.cli.run import INTERRUPTED, DryRun
+from xmcbench.cli.options import INTERRUPTED, DataDir, DryRun, EncoderName, StoreDir, dataset_names, names_in
 from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.commands import Command
+from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
-    from xmcbench.runs.choice import Candidate, Choosing, Chosen
     from xmcbench.runs.runner import Settings
     from xmcbench.trial.record import Record
+    from xmcbench_plugins.choosing.choice import Candidate, Choosing, Chosen
 
 METHODS = "popular,tfidf-nn,linear-ovr,omikuji-plt,pecos-xrlinear,dexml,prime,sparse-ranker,memory"
 EVALUATIONS, PATIENCE = 10, 3  # of held-out queries along a training, and those without a rise that end it
@@ -56,9 +57,9 @@ def tune(
     it is written.
     """
     from xmcbench.data.prepared import load_card
-    from xmcbench.runs.choice import Choosing
     from xmcbench.runs.runner import Runner, Settings
     from xmcbench.runs.tuning import queries_of_sample
+    from xmcbench_plugins.choosing.choice import Choosing
 
     path = Path(f"tuned-{dataset}.yaml") if out is None else out
     if not path.name or path.is_dir():
@@ -262,3 +263,9 @@ def _budget(text: str) -> dict[str, float]:
     except ValueError:
         raise XMCBenchError(f"--budget {text}: expected a limit and a number, as in epochs=10") from None
     return {name: int(value) if value.is_integer() else value for name, value in limits.items()}
+
+
+@hookimpl
+def register_commands(register: Callable[[Command], None]) -> None:
+    """Register `xmcbench tune`."""
+    register(Command("tune", tune))

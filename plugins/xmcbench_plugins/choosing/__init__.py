@@ -1,0 +1,1 @@
+"""`xmcbench tune`: which method a dataset needs, by held-out training queries."""
