@@ -28,6 +28,7 @@ INDICATORS_MEND = (
     "expected one column of labels, which pandas makes: "
     "table['labels'] = [[name for name in NAMES if row[name]] for row in table.to_dict('records')]"
 )
+UNSEEN = 0.9  # share of the labels of test rows from which on splits seem to write labels differently
 LEFT_OUT, KEPT = ("left out",), ("kept",)  # what an import did with repeated texts
 MANY = 0.1  # share of the labels from which on a suspicion is a doubt: below it is a note
 
@@ -43,10 +44,12 @@ BREAKS, BLANKS, DIGITS = _table(b"\t\r\n"), _table(b" \t\r\n"), _table(b"0123456
 NUMBERS = _table(b"0123456789.,-+ ")
 LOWER, UPPER = _table(b"abcdefghijklmnopqrstuvwxyz"), _table(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 OPENING, QUOTES, URI_STARTS = (np.frombuffer(signs, np.uint8) for signs in (b"[({", b"\"'", b"<hHuUfFiI"))
-MISSING = frozenset(("nan", "none", "null", "n/a", "na", "<na>", "nat", "#n/a"))
+MISSING = frozenset(("nan", "none", "null", "n/a", "na", "<na>", "nat", "#n/a", "\\n"))
 URI = re.compile(r"<?(?:[a-zA-Z][a-zA-Z0-9+.-]*://|urn:)\S+$")
 # How a list, or a piece of one, begins: ['a', ("a", {'a', [1, {2}, [None
 PIECE = re.compile(r"[\[({]\s*['\"]|[\[{]\s*-?\d+\s*[,\s\])}]|[\[({]\s*(?:None|nan|null|np\.)\b|[\[({]{2}")
+UNCLOSED = re.compile(r"\[[^\]]*$|\{[^}]*$|\([^)]*$")  # a bracket that is opened alone, as in a list that was split
+WHOLE = re.compile(r"0*(\d+)(?:\.0+)?")
 REPLACED = "\ufffd".encode()
 # UTF-8 that was read as latin-1 or cp1252: a capital A with tilde or circumflex, or a euro sign, before what else was
 # the rest of a letter.
@@ -77,6 +80,7 @@ class Kind(StrEnum):
     INDICATOR_COLUMNS = "indicator columns"  # of zeros and ones, one for each label
     CODES_FOR_NAMES = "codes for names"  # another column of the vocabulary has the names
     ENCODING = "encoding"
+    UNREAD_LISTS = "unread lists"  # fields that are lists of another form than those that are read
     MIXED_FIELDS = "mixed fields"  # some are lists, others are not
     LINES_WITHOUT_TAB = "lines without a tab"
     UNKNOWN_LABELS = "unknown labels"  # pairs whose label the vocabulary lacks
@@ -96,8 +100,11 @@ class Kind(StrEnum):
     ROW_PER_PAIR = "row per pair"
     REPEATED_TEXTS = "repeated texts"
     SHARED_TEXTS = "shared texts"
+    UNSEEN_LABELS = "unseen labels"  # of test rows, which no training row has
     WITHOUT_LABEL = "without label"
     EMPTY_TEXTS = "empty texts"
+    MISSING_TEXTS = "missing texts"  # "nan", "None"
+    LIST_TEXTS = "list texts"
     LINE_BREAKS = "line breaks"
     REPLACED_CHARACTERS = "replaced characters"
     TWICE_ENCODED = "twice encoded"
@@ -196,24 +203,33 @@ class Report:
 
 @dataclass(frozen=True)
 class Content:
-    """What is looked at: `texts` of up to `LOOKED_AT` of the rows, label texts, and how often labels occur."""
+    """What is looked at: `texts` of up to `LOOKED_AT` of the rows, label texts, and how often labels occur.
+
+    `alike` tells whether both splits surely write the same label alike.
+    """
 
     texts: PackedTexts
     longest: str  # of all rows
     label_texts: PackedTexts
-    counts_L: np.ndarray  # rows of each label, in all splits
+    counts_SL: np.ndarray  # rows of each label in the training and in the test split
     sizes: Imported
+    alike: bool = True
 
     @classmethod
     def of(
-        cls, splits: Sequence[Sequence[str]], label_texts: Sequence[str], counts_L: np.ndarray, sizes: Imported
+        cls,
+        splits: Sequence[Sequence[str]],
+        label_texts: Sequence[str],
+        counts_SL: np.ndarray,
+        sizes: Imported,
+        alike: bool = True,
     ) -> Content:
         """The content of the rows of several splits."""
         step = max(1, -(-sum(map(len, splits)) // LOOKED_AT))
         chosen = [take(split, np.arange(0, len(split), step)) for split in splits]
         longest = max((_longest(split) for split in splits), key=len, default="")
         texts = _packed(text for part in chosen for text in part)
-        return cls(texts, longest, _packed(label_texts), counts_L, sizes)
+        return cls(texts, longest, _packed(label_texts), counts_SL, sizes, alike)
 
 
 def _packed(texts: Iterable[str]) -> PackedTexts:
@@ -249,17 +265,19 @@ def inspect_dataset(dataset: Dataset, report: Report) -> None:
         empty_rows=empty[0] + empty[1],
         empty_labels=empty[2],
     )
-    inspect(Content.of([train, test], labels, counts[0] + counts[1], sizes), report)
+    inspect(Content.of([train, test], labels, np.stack(counts), sizes), report)
 
 
 def inspect(content: Content, report: Report) -> None:
     """Add to `report` what texts and label texts show."""
     _inspect_rows(content.sizes, report)
+    _inspect_unseen(content, report)
     _inspect_texts(content, report)
     _inspect_repeated_labels(content.label_texts, report)
     _inspect_label_forms(content.label_texts, report)
     texts, total = content.label_texts, len(content.label_texts)
-    for kind, which in ((Kind.USED_ONCE, content.counts_L == 1), (Kind.NEVER_USED, content.counts_L == 0)):
+    counts_L = content.counts_SL.sum(axis=0)
+    for kind, which in ((Kind.USED_ONCE, counts_L == 1), (Kind.NEVER_USED, counts_L == 0)):
         if len(found := np.flatnonzero(which)):
             report.add(kind, Severity.NOTE, len(found), total, texts[int(found[0])])
 
@@ -281,12 +299,34 @@ def _inspect_rows(sizes: Imported, report: Report) -> None:
         report.add(Kind.EMPTY_TEXTS, Severity.DOUBT, empty, rows, names=names)
 
 
+def _inspect_unseen(content: Content, report: Report) -> None:
+    """Labels of test rows that no training row has: nearly all of them where the splits write labels differently."""
+    train_L, test_L = content.counts_SL
+    unseen = np.flatnonzero((test_L > 0) & (train_L == 0))
+    if not len(unseen):
+        return
+    count, total = int(test_L[unseen].sum()), int(test_L.sum())
+    severity = Severity.DOUBT if count >= MANY * total else Severity.NOTE
+    if report.of_import and not content.alike and count >= UNSEEN * total:
+        severity = Severity.GRAVE
+    report.add(Kind.UNSEEN_LABELS, severity, count, total, content.label_texts[int(unseen[0])])
+
+
 def _inspect_texts(content: Content, report: Report) -> None:
     texts, total = content.texts, len(content.texts)
     report.add(Kind.LONGEST, Severity.NOTE, len(content.longest.split()), len(content.longest), content.longest)
     data = np.asarray(texts.data)
     if len(broken := _texts_at(texts, np.flatnonzero(BREAKS[data]))):
         report.add(Kind.LINE_BREAKS, Severity.NOTE, len(broken), total, texts[int(broken[0])])
+    short = np.flatnonzero((texts.lengths > 1) & (texts.lengths <= 4))
+    if missing := [int(row) for row in short if texts[int(row)].lower() in MISSING]:
+        report.add(Kind.MISSING_TEXTS, Severity.DOUBT, len(missing), total, texts[missing[0]])
+    starts = texts.offsets[:-1][texts.lengths > 0]
+    bracketed = _texts_at(texts, starts[np.isin(data[starts], OPENING)])
+    if 2 * len(bracketed) > total:
+        lists = [int(row) for row in bracketed if PIECE.match(texts[int(row)])]
+        if 2 * len(lists) > total:
+            report.add(Kind.LIST_TEXTS, Severity.DOUBT, len(lists), total, texts[lists[0]])
     signs = data.tobytes()
     twice = [
         place
@@ -330,6 +370,8 @@ def _inspect_repeated_labels(texts: PackedTexts, report: Report) -> None:
 
 def _folded(text: str) -> str:
     plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
+    if number := WHOLE.fullmatch(plain.strip()):
+        return number[1]  # 007, 7 and 7.0
     return " ".join(plain.casefold().split())
 
 
@@ -356,7 +398,9 @@ def _label_forms(texts: PackedTexts) -> Iterator[tuple[Kind, np.ndarray]]:
     first = np.zeros(len(texts), np.uint8)
     first[lengths > 0] = data[offsets[:-1][lengths > 0]]
     brackets = np.isin(first, OPENING)
-    pieces = matching(brackets, PIECE)
+    pieces, unclosed = matching(brackets, PIECE), matching(brackets, UNCLOSED)
+    if unclosed.sum() >= MANY * len(texts):
+        pieces |= unclosed
     quoted = np.isin(first, QUOTES) & (lengths > 1)
     uris = matching(np.isin(first, URI_STARTS), URI)
     digits, lower, upper = count(DIGITS), count(LOWER), count(UPPER)

@@ -101,7 +101,7 @@ _sentence(
         if f.total
         else f"the {f.names[0]} split is part of a larger one (a folder `partial-`)"
     ),
-    "expected the whole split",
+    lambda f: "expected as many" if f.total else "expected the whole split",
 )
 _sentence(
     Kind.SWALLOWED_ROWS,
@@ -141,7 +141,7 @@ _sentence(
 )
 _sentence(
     Kind.CODES_FOR_NAMES,
-    lambda f: f"the label texts are codes{_example(f)}, and names such as {f.names[0]!r} stand behind them",
+    lambda f: f"the label texts are codes{_example(f)}, and names such as {f.names[0]!r} stand beside them",
     "expected key, name and code in this order",
 )
 _sentence(
@@ -155,6 +155,12 @@ _sentence(
     Kind.ENCODING,
     lambda f: f"read as {f.names[0]}, which was guessed, as in {f.example!r}",
     "--encoding says otherwise",
+)
+_sentence(
+    Kind.UNREAD_LISTS,
+    lambda f: f"{_share(f, 'labels')} seem to be lists{_example(f)}",
+    "expected lists of texts within quotation marks, as json.dumps writes them, or labels with a separator between "
+    "them",
 )
 _sentence(
     Kind.MIXED_FIELDS,
@@ -218,6 +224,15 @@ _sentence(
     lambda f: "--deduplicate leaves them out" if f.names == ("kept",) else "",
 )
 _sentence(
+    Kind.UNSEEN_LABELS,
+    lambda f: f"{_share(f, 'labels of test rows')} are labels of no training row{_example(f)}",
+    lambda f: (
+        "expected them written alike in both splits"
+        if f.severity is Severity.GRAVE
+        else "only a method that reads label texts can predict them"
+    ),
+)
+_sentence(
     Kind.WITHOUT_LABEL,
     lambda f: (
         f"{f.names[0]} training rows and {f.names[1]} test rows have no label: the former train nothing, the latter "
@@ -225,6 +240,8 @@ _sentence(
     ),
 )
 _sentence(Kind.EMPTY_TEXTS, lambda f: f"{f.names[0]} rows and {f.names[1]} labels have an empty text: kept")
+_sentence(Kind.MISSING_TEXTS, lambda f: f"{_share(f, 'texts')} look like a missing value{_example(f)}")
+_sentence(Kind.LIST_TEXTS, lambda f: f"{_share(f, 'texts')} begin as a list does{_example(f)}")
 _sentence(Kind.LINE_BREAKS, lambda f: f"{_share(f, 'texts')} hold a tab or a line break{_example(f)}")
 _sentence(
     Kind.REPLACED_CHARACTERS,
@@ -283,8 +300,8 @@ _sentence(
 _sentence(
     Kind.NEARLY_SAME_LABEL,
     lambda f: (
-        f"{_share(f, 'labels')} differ from another one in case, blanks or the form of accents alone, such as "
-        f"{' and '.join(map(repr, f.names))}"
+        f"{_share(f, 'labels')} differ from another one in case, blanks, form of accents or of a number alone, such "
+        f"as {' and '.join(map(repr, f.names))}"
     ),
     "where they mean the same, join them before the import",
 )

@@ -171,9 +171,24 @@ def test_a_csv_whose_quotation_mark_swallows_rows_is_stopped(tmp_path: Path) -> 
     content = plain_rows(20, ",")
     content[2], content[5] = f'"{content[2]}', 'a table of 5",red'
     path = lines(tmp_path / "a.csv", "text,labels", *content)
-    refused(r"a\.csv: row 3: a quotation mark opens a field that holds 2 further rows, such as .*--quoting none", path)
+    refused(r"a\.csv: row 3: a quotation mark opens a field that holds 3 further rows, such as .*--quoting none", path)
     dataset, _ = imported(path, "--quoting", "none")
     assert rows(dataset) == 20
+
+
+def test_a_quotation_mark_that_swallows_one_row_is_stopped(tmp_path: Path) -> None:
+    first = lines(tmp_path / "a.csv", "text,labels", *plain_rows(9, ","), '"a 5 inch,red', 'table",blue')
+    refused("row 10: a quotation mark opens a field that holds 1 further rows, such as 'a 5 inch, red'", first)
+    last = lines(
+        tmp_path / "b.csv",
+        "labels,text",
+        *(f"{('red', 'blue')[i % 2]},text {i}" for i in range(20)),
+        'red,"a table',
+        'blue,of 5"',
+    )
+    refused("row 21: a quotation mark opens a field that holds 1 further rows, such as 'blue, of 5", last)
+    broken = [f'red,"a line\nand, another {i}"' for i in range(20)]
+    assert rows(imported(lines(tmp_path / "c.csv", "labels,text", *broken))[0]) == 20
 
 
 @pytest.mark.parametrize("text", ['"open', 'in the middle " of', '"both"', 'end"'])
@@ -220,6 +235,10 @@ LISTS = {
     "set": lambda labels: repr(set(labels)),
     "numpy": lambda labels: "[" + " ".join(map(repr, labels)) + "]",
     "numpy with a type": lambda labels: f"array({labels!r}, dtype=object)",
+    "Python 2": lambda labels: "[" + ", ".join(f"u{label!r}" for label in labels) + "]",
+    "bytes": lambda labels: repr([label.encode() for label in labels]),
+    "keys of a dict": lambda labels: repr(dict.fromkeys(labels).keys()),
+    "R": lambda labels: "c(" + ", ".join(map(json.dumps, labels)) + ")",
     "numpy 2": lambda labels: "[" + ", ".join(f"np.str_({label!r})" for label in labels) + "]",
 }
 
@@ -253,12 +272,77 @@ def test_vectors_of_zeros_and_ones_need_the_labels_texts(tmp_path: Path) -> None
         (["['a' 'b' ... 'z']"] * 20, "a list that a program cut short"),
         (["['a', None]"] * 20, "found None, expected text"),
         (["['a']"] * 10 + ["b"] * 10, "10 of the first 20 fields of labels are written lists"),
-        ([json.dumps([{"id": 1, "name": "a"}])] * 20, "begin as a list does"),
+        ([json.dumps([{"id": 1, "name": "a"}])] * 20, "20 of 20 labels seem to be lists"),
+        (["[red, blue]"] * 20, "20 of 20 labels seem to be lists"),
+        (['{red,"dark blue"}'] * 20, "20 of 20 labels seem to be lists"),
     ],
 )
 def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path, fields: list[str], message: str) -> None:
     content = [f"text {i}\t{field}" for i, field in enumerate(fields)]
     refused(message, lines(tmp_path / "a.tsv", "text\tlabels", *content))
+
+
+def test_a_list_that_a_separator_tears_is_stopped(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.tsv", "text\tlabels", *(f"text {i}\t[red, blue {i % 3}]" for i in range(20)))
+    refused(r"4 of 4 labels begin as a list does|1 of 4 labels begin as a list does", path, "--separator", ",")
+
+
+def test_tags_of_stack_exchange_are_read(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.tsv", "text\tlabels", *(f"text {i}\t<c#><{('red', 'blue')[i % 2]}>" for i in range(20)))
+    assert pairs(imported(path)[0])["text 1"] == {"c#", "blue"}
+
+
+@pytest.mark.parametrize(
+    ("label", "sign"),
+    [("{i} {j} 7", r"' '"), ("A{i} B{j}", r"' '"), ('"red{i}\nred{j}"', r"'\\n'"), ("red{i}|red{j}", r"'\|'")],
+)
+def test_another_separator_is_asked_about_and_read(tmp_path: Path, label: str, sign: str) -> None:
+    content = [f"text {i},{label.format(i=i % 3, j=(i + 1) % 3)}" for i in range(20)]
+    path = lines(tmp_path / "a.csv", "text,labels", *content)
+    refused(f"100% have a label with {sign} in it.*expected --separator {sign}", path)
+    given = sign.strip("'").replace("\\\\", "\\").replace("\\|", "|")
+    assert len(pairs(imported(path, "--separator", given)[0])["text 0"]) > 1
+
+
+def test_a_separator_that_single_labels_have_too_is_doubtful(tmp_path: Path) -> None:
+    """Tags stand in several labels; the last part of a path in one alone."""
+    colours = ("red", "blue", "green")
+    tags = [f"text {i},{colours[i % 3]}/{colours[(i + 1) % 3]}" for i in range(20)]
+    paths = [f"text {i},books/{colours[i % 3]}/{i}" for i in range(20)]
+    _, said = imported(lines(tmp_path / "a.csv", "text,labels", *tags))
+    assert "doubtful" in said
+    assert "expected --separator '/'" in said
+    _, said = imported(lines(tmp_path / "b.csv", "text,labels", *paths), "--replace")
+    assert "--separator" not in said
+
+
+@pytest.mark.parametrize(("first", "second"), [("1", "1.0"), ("red;blue", '"red,blue"'), ("red", "Red"), ("1", "001")])
+def test_labels_that_both_splits_write_differently_are_stopped(tmp_path: Path, first: str, second: str) -> None:
+    train, test = (
+        lines(tmp_path / f"{name}.csv", "text,labels", *(f"{name} {i},{label}" for i in range(10)))
+        for name, label in (("train", first), ("test", second))
+    )
+    refused("10 of 10 labels of test rows are labels of no training row", train, "--test", test)
+
+
+def test_texts_that_are_missing_values_or_lists_are_said(tmp_path: Path) -> None:
+    content = [f"{'nan' if i == 3 else f'text {i}'}\tred" for i in range(20)]
+    _, said = imported(lines(tmp_path / "a.tsv", "text\tlabels", *content))
+    assert "1 of 20 texts look like a missing value, such as 'nan'" in said
+    content = [f"['a', 'b{i}']\tred" for i in range(20)]
+    _, said = imported(lines(tmp_path / "a.tsv", "text\tlabels", *content), "--replace")
+    assert "20 of 20 texts begin as a list does" in said
+
+
+@pytest.mark.parametrize(
+    ("begin", "found"),
+    [(gzip.compress(b"text,labels"), "gzip"), (b"PK\x03\x04", "zip archive"), (b"PAR1", "Parquet"), (b"BZh9", "bzip2")],
+)
+def test_what_is_no_text_says_so_whatever_its_name(tmp_path: Path, begin: bytes, found: str) -> None:
+    for name in ("a.csv", "a.jsonl", "a.tsv.gz"):
+        path = tmp_path / name
+        path.write_bytes(gzip.compress(begin) if name.endswith(".gz") else begin)
+        refused(rf"{name}: found (a )?{found}", path)
 
 
 def test_numbers_are_stopped_where_another_column_has_the_names(tmp_path: Path) -> None:
@@ -368,6 +452,37 @@ def test_the_hubs_own_conversion(tmp_path: Path) -> None:
     refused(r"1 of 3 files of the split are missing: 0001\.parquet", tmp_path / "r", "--format", "hf", "--replace")
 
 
+def test_shards_that_are_numbered_in_another_way(tmp_path: Path) -> None:
+    parquet(tmp_path / "repo" / "test.parquet")
+    for form in ("train-{}", "train_part_{}", "train-{:05}"):
+        for number in (0, 1, 2):
+            parquet(tmp_path / "repo" / f"{form.format(number)}.parquet", first=20 * number, features=FEATURES["List"])
+        dataset, _ = imported(tmp_path / "repo", "--format", "hf", "--replace")
+        assert dataset.card.num_train == 60
+        (tmp_path / "repo" / f"{form.format(1)}.parquet").unlink()
+        missing = f"1 of 3 files of the split are missing: {form.format(1)}.parquet"
+        refused(missing, tmp_path / "repo", "--format", "hf", "--replace")
+        for number in (0, 2):
+            (tmp_path / "repo" / f"{form.format(number)}.parquet").unlink()
+
+
+def test_classes_in_another_order_are_refused(tmp_path: Path) -> None:
+    other = {"labels": {"feature": {"names": ["blue", "red", "green"], "_type": "ClassLabel"}, "_type": "Sequence"}}
+    parquet(tmp_path / "repo" / "train.parquet", features=FEATURES["Sequence"])
+    parquet(tmp_path / "repo" / "test.parquet", features=other)
+    refused("test.parquet: found 'blue' as the name of class 0, which is 'red' in", tmp_path / "repo", "--format", "hf")
+
+
+def test_a_split_in_two_formats_is_refused_and_other_files_are_named(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        parquet(tmp_path / "repo" / f"{split}.parquet")
+    lines(tmp_path / "repo" / "classes.txt", "red")
+    _, said = imported(tmp_path / "repo", "--format", "hf")
+    assert "1 files were not read: classes.txt" in said
+    lines(tmp_path / "repo" / "train.csv", "text,labels", *plain_rows(9, ","))
+    refused("found train.csv and train.parquet for the train split", tmp_path / "repo", "--format", "hf", "--replace")
+
+
 def test_a_validation_split_is_no_test_split_unless_told(tmp_path: Path) -> None:
     for split in ("train", "dev"):
         parquet(tmp_path / "repo" / "data" / f"{split}-00000-of-00001.parquet", features=FEATURES["List"])
@@ -404,6 +519,7 @@ SKOS = {
     "a region": '<http://x/{i}> a skos:Concept ; skos:prefLabel "{en}"@en-GB, "{fi}"@fi .',
     "capitals": '<http://x/{i}> a skos:Concept ; skos:prefLabel "{en}"@EN, "C-{i}" .',
     "a code without a tag": '<http://x/{i}> a skos:Concept ; skos:prefLabel "70{i}.1" ; skos:altLabel "{en}"@en .',
+    "a code with a tag": '<http://x/{i}> a skos:Concept ; skos:prefLabel "70{i}.1"@en ; rdfs:label "{en}"@en .',
     "SKOS-XL": '<http://x/{i}> a skos:Concept ; xl:prefLabel [ xl:literalForm "{en}"@en ] .',
     "no language": '<http://x/{i}> a skos:Concept ; skos:prefLabel "{en}" .',
     "rdfs": '<http://x/{i}> a skos:Concept ; rdfs:label "{en}"@en .',
@@ -425,6 +541,32 @@ def test_a_concept_has_its_name(tmp_path: Path, form: str) -> None:
     body = "\n".join(SKOS[form].format(i=i, en=en, fi=fi) for i, (en, fi) in enumerate(NAMES))
     dataset, _ = annif(tmp_path, lines(tmp_path / "voc.ttl", PREFIX, body))
     assert names(dataset) == {"dog", "cat", "horse"}
+
+
+VOCABULARIES = {
+    "a context elsewhere": (
+        "v.jsonld",
+        '{"@context": "https://example.org/c.jsonld"}',
+        "is elsewhere and is not fetched",
+    ),
+    "name before key": (
+        "v.tsv",
+        "red\thttp://x/0\nblue\thttp://x/1\n",
+        "the label texts are codes, such as 'http://x/0'",
+    ),
+    "no header": ("v.csv", "http://x/0,red\nhttp://x/1,blue\n", "expected the names of the columns there"),
+    "packed": ("v.ttl", gzip.compress(b"@prefix"), "found gzip"),
+    "XML": ("v.ttl", '<?xml version="1.0"?><a/>', "expected a vocabulary as Turtle, which the ending .ttl says"),
+    "quads": ("v.nq", "", r"or of a vocabulary \.ttl"),
+}
+
+
+@pytest.mark.parametrize("form", VOCABULARIES)
+def test_a_vocabulary_that_cannot_be_read_says_what_is_expected(tmp_path: Path, form: str) -> None:
+    name, content, message = VOCABULARIES[form]
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    refused(message, lines(tmp_path / "c.tsv", *CORPUS), "--format", "annif", "--label-texts", path)
 
 
 @pytest.mark.parametrize("ending", [".ttl.gz", ".nt", ".nt.gz", ".rdf", ".jsonld"])
@@ -596,9 +738,25 @@ def test_files_of_other_trainers(tmp_path: Path) -> None:
     )
     lines(tmp_path / "lml.txt", *(f"{i}\t{' '.join(labels)}\t{text}" for i, (text, labels) in enumerate(own)))
     lines(tmp_path / "short.txt", *(f"{' '.join(labels)}\t{text}" for text, labels in own))
-    for name, form in (("fasttext.txt", "fasttext"), ("lml.txt", "libmultilabel"), ("short.txt", "libmultilabel")):
+    lines(
+        tmp_path / "tabs.txt",
+        *("\t".join([*(f"__label__{each}" for each in labels), text]) for text, labels in own),
+    )
+    for name, form in (
+        ("fasttext.txt", "fasttext"),
+        ("tabs.txt", "fasttext"),
+        ("lml.txt", "libmultilabel"),
+        ("short.txt", "libmultilabel"),
+    ):
         dataset, _ = imported(tmp_path / name, "--format", form, "--replace")
         assert pairs(dataset) == expected
+
+
+def test_signs_between_labels_that_a_format_does_not_have_are_refused(tmp_path: Path) -> None:
+    path = lines(tmp_path / "a.txt", "__label__red, __label__blue text")
+    refused("row 1: found '__label__red,', expected labels and text with blanks", path, "--format", "fasttext")
+    path = lines(tmp_path / "a.tsv", "text\t<http://x/1>,<http://x/2>")
+    refused("found '<http://x/1>,<http://x/2>', expected URIs with blanks between them", path, "--format", "annif")
 
 
 def test_features_without_texts_say_what_is_needed(tmp_path: Path) -> None:

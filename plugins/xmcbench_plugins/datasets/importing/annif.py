@@ -7,6 +7,7 @@ both are errors.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from xmcbench_plugins.datasets.importing.records import JSON_FILES, read_records
 from xmcbench_plugins.datasets.importing.vocabulary import clean_uri
 from xmcbench_plugins.datasets.inspection import Kind, Report, Severity
 
+BRACKETS = re.compile(r"^<.*[^>]$|^[^<].*>$|.[<]|[>].")  # not as around one URI
 TEXT, SUBJECTS = "text", "subject_uris"  # the columns of a CSV corpus
 
 
@@ -49,7 +51,7 @@ def _lines(path: Path, options: Options, report: Report) -> Iterator[Row]:
                 raise XMCBenchError(f"{where}: found no tab, expected a text, a tab and URIs")
             continue
         subjects = rest.split()
-        if wrong := [subject for subject in subjects if (subject[0] == "<") != (subject[-1] == ">")]:
+        if wrong := [subject for subject in subjects if BRACKETS.search(subject)]:
             raise XMCBenchError(f"{where}: found {shown(wrong[0])}, expected URIs with blanks between them")
         yield Row(text, [subject[1:-1] if subject[0] == "<" else subject for subject in subjects], where)
     if filled := [line for line in skipped if line[1].strip()]:

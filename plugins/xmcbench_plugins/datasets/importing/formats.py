@@ -24,11 +24,15 @@ from xmcbench_plugins.datasets.inspection import Report
 
 @dataclass(frozen=True)
 class Read:
-    """The rows of both splits, and the text of each label by its key; without texts a label's key is its text."""
+    """The rows of both splits, and the text of each label by its key; without texts a label's key is its text.
+
+    `by_hash` tells whether a hash of the texts dealt the rows of one file to the splits.
+    """
 
     train: list[Row]
     test: list[Row]
     label_texts: dict[str, str] | None
+    by_hash: bool = False
 
 
 class FileFormat(Importer):
@@ -51,7 +55,7 @@ class RowFormat(FileFormat):
 
     def read_with(self, path: Path, options: Options, report: Report) -> Read:
         texts = _given_texts(options, report)
-        return Read(*_splits(path, options, lambda file: type(self).rows(file, options, report)), texts)
+        return _read_files(path, options, lambda file: type(self).rows(file, options, report), texts)
 
 
 def _table_rows(path: Path, options: Options, report: Report) -> Iterator[Row]:
@@ -88,7 +92,7 @@ class Annif(FileFormat):
 
     def read_with(self, path: Path, options: Options, report: Report) -> Read:
         texts = _given_texts(options, report)
-        return Read(*_splits(path, options, lambda file: read_annif(file, options, report, texts)), texts)
+        return _read_files(path, options, lambda file: read_annif(file, options, report, texts), texts)
 
 
 class Beir(FileFormat):
@@ -137,11 +141,13 @@ def _given_texts(options: Options, report: Report) -> dict[str, str] | None:
     return read_label_texts(options.label_texts, options, report) if options.label_texts else None
 
 
-def _splits(path: Path, options: Options, read: Callable[[Path], Iterator[Row]]) -> tuple[list[Row], list[Row]]:
+def _read_files(
+    path: Path, options: Options, read: Callable[[Path], Iterator[Row]], texts: dict[str, str] | None
+) -> Read:
     """Training and test rows: of two files, or of one by a hash of their texts."""
     if (test := options.test) is not None:
-        return list(read(path)), list(read(test))
-    return split_by_hash(read(path), options.test_share)
+        return Read(list(read(path)), list(read(test)), texts)
+    return Read(*split_by_hash(read(path), options.test_share), texts, by_hash=True)
 
 
 def split_by_hash(rows: Iterator[Row], test_share: float) -> tuple[list[Row], list[Row]]:

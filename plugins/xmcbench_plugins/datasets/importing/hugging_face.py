@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -28,7 +28,8 @@ from xmcbench_plugins.datasets.inspection import Kind, Report, Severity
 ENDINGS = (".parquet", ".arrow", ".jsonl", ".json", ".csv", ".tsv")
 KNOWN_FILES = frozenset(("dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json"))
 SHARD = re.compile(r"(?P<stem>.*?)-?(?P<number>\d{5})-of-(?P<total>\d{5})(?:-[0-9a-f]{16})?$")
-COUNTED = re.compile(r"\d{4}$")  # 0000.parquet, of the hub's own conversion
+COUNTED = re.compile(r"(?P<stem>(?:.*[-_.])?)(?P<number>0\d*|\d{1,3})$")  # 0000, train-1, train_00001: no year
+NO_DATA = re.compile(r"README|LICEN[SC]E|CITATION|.*\.py$", re.IGNORECASE)
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
@@ -78,17 +79,42 @@ def read_hugging_face(folder: Path, options: Options, report: Report) -> Hugging
         report.add(Kind.UNREAD_SPLITS, Severity.NOTE, len(others), place=str(folder), names=others)
     used = {"train": splits["train"], "test": splits[test]}
     facts.add_sizes(name, {"train": used["train"], test: used["test"]})
-    names = facts.class_names(name, used["train"].files[0], options.labels)
+    names = facts.class_names(name, [path for found in used.values() for path in found.files], options.labels)
+    _look_for_others(folder, configs, report)
     if names:
         report.add(Kind.CLASS_NAMES, Severity.NOTE, len(names), example=names[0], place=str(folder))
+    for split, found in used.items():
+        _check_one_format(folder, split, found.files)
     rows = {split: _rows(split, found, options, report, names) for split, found in used.items()}
     for split, found in used.items():
         _check_shards(split, found.files, report)
     return HuggingFace(rows, names)
 
 
+def _others(folder: Path, configs: Mapping[str, Mapping[str, _Split]]) -> list[Path]:
+    """The files of a folder that belong to no split, and could be data."""
+    known = {path for splits in configs.values() for found in splits.values() for path in found.files}
+    return [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and path not in known
+        and path.name not in KNOWN_FILES
+        and not (NO_DATA.match(path.name) or path.name.startswith("cache-"))
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+
+
+def _look_for_others(folder: Path, configs: Mapping[str, Mapping[str, _Split]], report: Report) -> None:
+    if others := _others(folder, configs):
+        names = [path.relative_to(folder).as_posix() for path in others[:5]]
+        report.add(Kind.UNREAD_FILES, Severity.NOTE, len(others), place=str(folder), names=names)
+
+
 def _no_split(folder: Path, wanted: str, splits: Mapping[str, _Split]) -> XMCBenchError:
     found = ", ".join(sorted(splits)) or "none"
+    if not splits and (unread := _others(folder, {})):
+        found += f"; files that are not read: {', '.join(path.name for path in unread[:3])}"
     others = sorted(splits.keys() - {"train"})
     hint = f", or --test-split {others[0]}, which takes that one" if wanted != "train" and others else ""
     made = "" if hint else "; of one split `dataset.train_test_split(0.2).save_to_disk(folder)` makes both"
@@ -111,7 +137,7 @@ def _rows(split: str, found: _Split, options: Options, report: Report, names: Se
     if hidden:
         severity = Severity.GRAVE if hidden == count else Severity.DOUBT
         report.add(Kind.HIDDEN_LABELS, severity, hidden, count, place=first, names=[split])
-    if found.num_rows is not None and count < found.num_rows:
+    if found.num_rows is not None and count != found.num_rows:
         report.add(
             Kind.MISSING_ROWS,
             Severity.GRAVE,
@@ -181,6 +207,8 @@ def _place(path: Path) -> tuple[str, str] | None:
     (('default', 'train'), ('en', 'test'))
     >>> _place(Path("en/partial-train/0000.parquet")), _place(Path("README.csv"))
     (('en', 'train'), None)
+    >>> _place(Path("train-1.parquet")), _place(Path("train-part-02.parquet")), _place(Path("train-2019.parquet"))
+    (('default', 'train'), ('default', 'train'), ('2019', 'train'))
     """
     folders = [part for part in path.parts[:-1] if part != "data"]
     stem = PurePosixPath(path.name.removesuffix(".gz").removesuffix(".xz")).stem
@@ -189,7 +217,7 @@ def _place(path: Path) -> tuple[str, str] | None:
     known = [part for part in name if part.lower() in SPLIT_NAMES]
     if known:
         split = known[0]
-        rest = "-".join(part for part in name if part and part != split)
+        rest = "-".join(part for part in name if part and part not in (split, "part") and not COUNTED.match(part))
         return "/".join([*folders, *([rest] if rest else [])]) or DEFAULT, _split_name(split)
     if folders and (split := _split_name(folders[-1].removeprefix("partial-"))) in SPLIT_NAMES.values():
         return "/".join(folders[:-1]) or DEFAULT, split
@@ -213,16 +241,25 @@ def _chosen(folder: Path, configs: Mapping[str, Mapping[str, _Split]], options: 
     return next(iter(configs))
 
 
+def _check_one_format(folder: Path, split: str, files: Sequence[Path]) -> None:
+    """Raise XMCBenchError where a split has files of two formats, which are likely two copies of it."""
+    first = files[0]
+    if other := next((path for path in files if suffix_of(path) != suffix_of(first)), None):
+        names = " and ".join(path.relative_to(folder).as_posix() for path in (first, other))
+        raise XMCBenchError(f"{folder}: found {names} for the {split} split, expected files of one format")
+
+
 def _check_shards(split: str, files: Sequence[Path], report: Report) -> None:
     """Say which of a split's files are missing: of `-00000-of-00002` the names say how many there are."""
     by_stem: dict[tuple[Path, str], list[re.Match[str]]] = defaultdict(list)
-    counted: dict[Path, list[int]] = defaultdict(list)
+    counted: dict[tuple[Path, str, int], list[int]] = defaultdict(list)
     for path in files:
         stem = PurePosixPath(path.name).stem
         if shard := SHARD.match(stem):
             by_stem[path.parent, shard["stem"]].append(shard)
-        elif COUNTED.match(stem):
-            counted[path.parent].append(int(stem))
+        elif number := COUNTED.match(stem):
+            width = len(number["number"]) if number["number"].startswith("0") else 0
+            counted[path.parent, number["stem"], max(width, 1)].append(int(number["number"]))
         if not path.is_file():
             report.add(Kind.MISSING_SHARD, Severity.GRAVE, 1, len(files), place=str(path.parent), names=[path.name])
     for (parent, stem), shards in by_stem.items():
@@ -232,10 +269,12 @@ def _check_shards(split: str, files: Sequence[Path], report: Report) -> None:
         missing = [f"{stem}-{number:05}-of-{total:05}{ending}" for number in range(total) if number not in there]
         if missing:
             report.add(Kind.MISSING_SHARD, Severity.GRAVE, len(missing), total, place=str(parent), names=missing[:5])
-    for parent, numbers in counted.items():
-        missing = [f"{number:04}{suffix_of(files[0])}" for number in range(max(numbers)) if number not in numbers]
+    for (parent, stem, width), numbers in counted.items():
+        first = 1 if min(numbers) == 1 else 0
+        total = max(numbers) + 1 - first
+        absent = (number for number in range(first, max(numbers)) if number not in numbers)
+        missing = [f"{stem}{number:0{width}}{suffix_of(files[0])}" for number in absent]
         if missing:
-            total = max(numbers) + 1
             report.add(Kind.MISSING_SHARD, Severity.GRAVE, len(missing), total, place=str(parent), names=missing[:5])
     if any(part.startswith("partial-") for path in files for part in path.parts):
         report.add(Kind.MISSING_ROWS, Severity.GRAVE, place=str(files[0].parent), names=[split])
@@ -291,14 +330,33 @@ class _Facts:
                     if split is not None and split.num_rows is None:
                         split.num_rows = entry["num_examples"]
 
-    def class_names(self, config: str, file: Path, column: str) -> list[str] | None:
-        """The names of the classes that a column has, by the file's schema, else by a description."""
-        saved = _json(file.with_name("dataset_info.json"))
-        infos = chain([saved] if isinstance(saved, dict) else [], self._infos(config))
-        for features in chain([_schema_features(file)], (info.get("features") for info in infos)):
-            if names := _names(_feature(features, column)):
-                return names
-        return None
+    def class_names(self, config: str, files: Sequence[Path], column: str) -> list[str] | None:
+        """The names of the classes that a column has, by the schemas of the files, else by a description.
+
+        Raises XMCBenchError where two files name them otherwise.
+        """
+        named: dict[Path, list[str]] = {}
+        for file in files:
+            saved = _json(file.with_name("dataset_info.json"))
+            features = [_schema_features(file), saved.get("features") if isinstance(saved, dict) else None]
+            if names := next((found for each in features if (found := _names(_feature(each, column)))), None):
+                named[file] = names
+        if named:
+            first, names = next(iter(named.items()))
+            for file, others in named.items():
+                _check_same_classes(first, names, file, others)
+            return names
+        described = (_names(_feature(info.get("features"), column)) for info in self._infos(config))
+        return next(filter(None, described), None)
+
+
+def _check_same_classes(first: Path, names: Sequence[str], file: Path, others: Sequence[str]) -> None:
+    for number, (name, other) in enumerate(zip_longest(names, others)):
+        if name != other:
+            raise XMCBenchError(
+                f"{file}: found {other!r} as the name of class {number}, which is {name!r} in {first}, expected the "
+                "same classes in all files"
+            )
 
 
 def _feature(features: Any, column: str) -> Any:

@@ -17,14 +17,14 @@ from xmcbench_plugins.datasets.inspection import INDICATORS_MEND, Kind, Report, 
 
 SNIFFED = 1000  # rows that tell how labels are written
 MOSTLY = 0.9  # share of the filled fields that are written lists where a column holds lists
-_WRAPPED = re.compile(
-    r"(?:np\.|numpy\.|pd\.)?(?:array|list|tuple|set|frozenset|Index|Series)\((.*?)(?:,\s*(?:dtype|name)\s*=[^()]*)?\)$",
-    re.DOTALL,
-)
+# What a program writes around a list: array([...], dtype=object), dict_keys([...]), frozenset({...}), c("a", "b") of R
+_WRAPPED = re.compile(r"(?:\w+\.)*\w+\(\s*([\[({].*?[\])}]|)(?:,\s*(?:dtype|name)\s*=[^()]*)?\)$", re.DOTALL)
+_OF_R = re.compile(r"c(\(.*\))$", re.DOTALL)
+_TAGS = re.compile(r"(?:<[^<>\s]+>)+$")  # <python><pandas>, of Stack Exchange's dumps
 _PAIRS = {"[": "]", "(": ")", "{": "}"}
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _PLAIN = r"-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|True|False|None|true|false|null|nan"
-_ITEM = re.compile(rf"(?P<typed>np\.\w+\()?(?P<item>{_QUOTED}|{_PLAIN})(?(typed)\))", re.DOTALL)
+_ITEM = re.compile(rf"(?P<typed>np\.\w+\()?[uUbBrR]?(?P<item>{_QUOTED}|{_PLAIN})(?(typed)\))", re.DOTALL)
 _BETWEEN = re.compile(r"\s*,\s*|\s+|$")
 _WORDS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None, "nan": None}
 
@@ -36,13 +36,17 @@ def parse_list(text: str) -> list[Any] | None:
     (['glass', "it's"], ['a', 2], ['a'], ['a'])
     >>> parse_list("['glass' 'print']"), parse_list("array(['a', 'b'], dtype=object)"), parse_list("[np.str_('a')]")
     (['glass', 'print'], ['a', 'b'], ['a'])
+    >>> parse_list("dict_keys([b'a'])"), parse_list('c("a", "b")'), parse_list("<a><b>")
+    (['a'], ['a', 'b'], ['a', 'b'])
     >>> parse_list("[electronic resource]"), parse_list("{'a': 1}"), parse_list("[[1]]"), parse_list("glass")
     (None, None, None, None)
 
     Raises ValueError for a list that a program cut short.
     """
     text = text.strip()
-    if wrapped := _WRAPPED.match(text):
+    if _TAGS.match(text):
+        return text[1:-1].split("><")
+    if wrapped := _WRAPPED.match(text) or _OF_R.match(text):
         return parse_list(wrapped[1]) if wrapped[1].strip() else []
     if len(text) < 2 or _PAIRS.get(text[0]) != text[-1]:
         return None

@@ -31,8 +31,12 @@ def read_fasttext(path: Path, options: Options, report: Report) -> Iterator[Row]
     """A fastText file: words that begin with `__label__` are labels, the others are the text."""
     rows = labelled = 0
     for where, line in lines_of(path, options, report):
-        words = line.split(" ")
+        words = line.split()
         labels = [word.removeprefix(FASTTEXT_LABEL) for word in words if word.startswith(FASTTEXT_LABEL)]
+        if wrong := [label for label in labels if not label or label[-1] in ",;|"]:
+            raise XMCBenchError(
+                f"{where}: found {shown(FASTTEXT_LABEL + wrong[0])}, expected labels and text with blanks between them"
+            )
         rows, labelled = rows + 1, labelled + bool(labels)
         yield Row(" ".join(word for word in words if not word.startswith(FASTTEXT_LABEL)).strip(), labels, where)
     if rows and not labelled:

@@ -69,8 +69,8 @@ class Options:
 
     @property
     def separator(self) -> str:
-        """What separates labels in a field."""
-        return str(self._take("separator", SEPARATOR))
+        r"""What separates labels in a field; `\n` and `\t` may be written with a backslash."""
+        return str(self._take("separator", SEPARATOR)).replace("\\n", "\n").replace("\\t", "\t")
 
     @property
     def group_by(self) -> str | None:

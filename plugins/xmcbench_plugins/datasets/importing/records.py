@@ -28,16 +28,31 @@ MAX_LINES_WITHIN = 10_000  # lines within fields that are looked at
 DELIMITERS = ",;\t|"
 TABS = (".tsv", ".tab")
 JSON_FILES = (".jsonl", ".json", ".ndjson")
+RDF_ENDINGS = (".ttl", ".nt", ".rdf", ".jsonld")  # of a vocabulary
 COMPRESSED = (".gz", ".xz")
 # What people have in place of a table, and what makes one of it.
 OTHERS = {
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "save the sheet as CSV UTF-8"),
     **dict.fromkeys((".pkl", ".pickle", ".joblib"), "a pickle can run any code; DataFrame.to_parquet writes a table"),
     ".feather": "DataFrame.to_parquet writes a table",
-    ".zip": "unpack it",
+    **dict.fromkeys((".zip", ".bz2", ".zst", ".7z", ".tar", ".tgz", ".rar"), "unpack it"),
     ".txt": "--format says what its lines are: annif, fasttext, libmultilabel or pecos",
 }
 POINTER = b"version https://git-lfs"
+# How files begin that are no text, whatever their names say, and what mends it.
+BINARY = {
+    b"\x1f\x8b": "gzip: expected a name that ends in .gz",
+    b"\xfd7zXZ": "xz: expected a name that ends in .xz",
+    b"PK\x03\x04": "a zip archive, as Excel's files are: unpack it, or save the sheet as CSV UTF-8",
+    b"BZh": "bzip2: unpack it",
+    b"\x28\xb5\x2f\xfd": "zstandard: unpack it",
+    b"PAR1": "Parquet: expected a name that ends in .parquet",
+    b"ARROW1": "Arrow: expected a name that ends in .arrow",
+    b"\xd0\xcf\x11\xe0": "an old Excel file: save the sheet as CSV UTF-8",
+    b"SQLite format 3": "a SQLite database, expected a table as text",
+    b"%PDF": "a PDF document, expected text",
+    POINTER: "a pointer to a file that was not downloaded: `git lfs pull` gets it",
+}
 _DECODER = json.JSONDecoder(object_pairs_hook=with_names_once)  # `json.loads` would make one for each line
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\s*')  # as Excel writes and reads it
 
@@ -59,6 +74,15 @@ def check_file(path: Path) -> None:
         raise XMCBenchError(f"{path}: found no such file{near}")
 
 
+def check_is_text(path: Path) -> None:
+    """Raise XMCBenchError where what a file holds, unpacked if its name says so, is not text but a known format."""
+    with open_binary(path) as opened:
+        start = opened.read(max(map(len, BINARY)))
+    for begin, found in BINARY.items():
+        if start.startswith(begin):
+            raise XMCBenchError(f"{path}: found {found}")
+
+
 def numbered(
     path: Path, parse: Callable[[TextIO], Iterable[T]], options: Options, report: Report
 ) -> Iterator[tuple[str, T]]:
@@ -69,6 +93,7 @@ def numbered(
     row, start = 1, f"{path}: row "
     try:
         check_file(path)
+        check_is_text(path)
         encoding = find_encoding(path, options, report)
         with open_binary(path) as opened:
             for found in parse(io.TextIOWrapper(opened, encoding, newline="")):
@@ -113,8 +138,9 @@ def read_records(
     if suffix in (".parquet", ".arrow"):
         return _read_columnar(path, suffix, columns)
     hint = f": {OTHERS[suffix]}" if suffix in OTHERS else ""
+    also = f", or of a vocabulary {', '.join(RDF_ENDINGS)}" if options.label_texts == path else ""
     raise XMCBenchError(
-        f"{path}: found the ending {suffix!r}, expected .csv, .tsv, .jsonl, .json, .parquet or .arrow{hint}"
+        f"{path}: found the ending {suffix!r}, expected .csv, .tsv, .jsonl, .json, .parquet or .arrow{also}{hint}"
     )
 
 
@@ -182,9 +208,15 @@ class _Table:
 
     def _look_within(self, header: Sequence[str], fields: Sequence[str], delimiter: str, row: int) -> None:
         """Keep the lines within fields that could be rows, which a quotation mark has swallowed."""
-        for field in fields:
-            for line in field.split("\n")[1:-1]:
-                parts = line.rstrip("\r").split(delimiter)
+        for place, field in enumerate(fields):
+            first, *inner = field.split("\n")
+            if not inner:
+                continue
+            last = inner.pop()
+            ends = [*fields[:place], *first.rstrip("\r").split(delimiter)]
+            if place == len(fields) - 1:  # what stands before the mark is a row but for its last field, with any text
+                ends = last.split(delimiter)
+            for parts in (ends, *(line.rstrip("\r").split(delimiter) for line in inner)):
                 if len(parts) == len(header) and len(self._report.within) < MAX_LINES_WITHIN:
                     self._report.within.append((f"{self._path}: row {row}", dict(zip(header, parts, strict=True))))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -15,10 +16,13 @@ from xmcbench_plugins.datasets.importing.options import SEPARATOR, Options
 from xmcbench_plugins.datasets.importing.records import first_records, open_parquet, read_records, suffix_of
 from xmcbench_plugins.datasets.inspection import INDICATORS_MEND, PIECE, Kind, Report, Severity
 
-CANDIDATES = ("|", ",", ";", "\t", " ")
+CANDIDATES = ("|", ",", ";", "\t", "\n", " ")
+RARE = ("/", "#", "+", "&")  # which stand in single labels too
 NEARLY_ALL = 0.9  # of the rows with labels have one label
 SOME = 0.01  # of them have a label with another separator in it
 SEVERAL_URIS = re.compile(r"<?[a-zA-Z][a-zA-Z0-9+.-]*:\S+(?:\s+<?[a-zA-Z][a-zA-Z0-9+.-]*:\S+)+$")
+CODES = re.compile(r"\S*\d\S*(?:\s+\S*\d\S*)*$")
+UNREAD_LIST = re.compile(r"['\"]?(?:\w+\()?[\[({].*,.*[\])}]\)?['\"]?$", re.DOTALL)
 
 
 def read_rows(path: Path, options: Options, report: Report, named: bool = False) -> Iterator[Row]:
@@ -175,10 +179,14 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def look_at_separator(rows: Sequence[Row], options: Options, report: Report, source: str) -> None:
-    """Say where labels seem to have another separator than the one they were split at."""
-    if found := suspicion(rows):
+    """Say where labels seem to be lists, or to have another separator than the one they were split at."""
+    labels = [label for row in rows for label in row.labels]
+    lists = [label for label in labels if UNREAD_LIST.match(label)]
+    if lists and len(lists) >= NEARLY_ALL * len(labels):
+        report.add(Kind.UNREAD_LISTS, Severity.GRAVE, len(lists), len(labels), lists[0], source)
+    elif found := suspicion(rows):
         sign, single, with_sign, total, example = found
-        severity = Severity.DOUBT if options.given("separator") else Severity.GRAVE
+        severity = Severity.DOUBT if options.given("separator") or sign in RARE else Severity.GRAVE
         names = [sign, SEPARATOR, f"{single / total:.0%}"]
         report.add(Kind.SEPARATOR, severity, with_sign, total, example, source, names)
 
@@ -190,14 +198,25 @@ def suspicion(rows: Sequence[Row]) -> tuple[str, int, int, int, str] | None:
     single = sum(len(set(row)) == 1 for row in labels)
     if not labels or single < NEARLY_ALL * len(labels):
         return None
-    counts = {sign: sum(any(_has(sign, label) for label in row) for row in labels) for sign in CANDIDATES}
+    different = {label for row in labels for label in row}
+    codes = all(map(CODES.match, different))
+    signs = [*CANDIDATES, *(sign for sign in RARE if _is_reused(sign, different))]
+    counts = {sign: sum(any(_has(sign, label, codes) for label in row) for row in labels) for sign in signs}
     sign = max(counts, key=counts.__getitem__)
     if counts[sign] <= SOME * len(labels):
         return None
-    example = next(label for row in labels for label in row if _has(sign, label))
+    example = next(label for row in labels for label in row if _has(sign, label, codes))
     return sign, single, counts[sign], len(labels), example
 
 
-def _has(sign: str, label: str) -> bool:
-    """Whether a label has the separator in it; a blank separates only URIs, and in a list stands no separator."""
-    return sign in label and (sign != " " or SEVERAL_URIS.match(label) is not None) and not PIECE.match(label)
+def _has(sign: str, label: str, codes: bool) -> bool:
+    """Whether a label has the separator in it; in a list stands none, and a blank separates only URIs, or codes where
+    all labels are `codes`."""
+    return sign in label and (sign != " " or codes or SEVERAL_URIS.match(label) is not None) and not PIECE.match(label)
+
+
+def _is_reused(sign: str, labels: set[str]) -> bool:
+    """Whether at least half of what stands between the signs is part of two labels or more, as tags are. Of a path
+    (`books/crime`) the last part is in one label alone."""
+    parts = Counter(part for label in labels if sign in label for part in {*label.split(sign)})
+    return bool(parts) and 2 * sum(count > 1 for count in parts.values()) >= len(parts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from xmcbench_plugins.datasets.importing.options import Options
 from xmcbench_plugins.datasets.importing.records import (
     TABS,
     check_file,
+    check_is_text,
     lines_of,
     read_records,
     suffix_of,
@@ -38,11 +40,13 @@ RDF_FORMATS = {
     ".nt": "nt",
     ".jsonld": "json-ld",
 }
+FORMS = {"turtle": "Turtle", "xml": "RDF/XML", "nt": "N-Triples", "json-ld": "JSON-LD"}
 KEY_COLUMNS = ("uri", "id", "_id", "key", "label_id", "identifier", "concept", "code", "notation", "index")
 NAME_COLUMNS = ("label", "preflabel", "pref_label", "name", "text", "title", "term", "label_text", "label_name")
 LANGUAGE_COLUMN = re.compile(r"(?:pref_?label|label|name|title|term|text)[_@-]([a-z]{2,3}(?:[-_]\w+)*)", re.IGNORECASE)
 CODE = re.compile(r"[^a-z\s]*\d[^a-z\s]*$|\d[\w.:/-]*$")
 LISTED = 8  # languages in a message
+SHARE_OF_CODES = 0.9  # of the preferred names, from which on other names come before what is a code
 MAX_JSON = 1 << 28  # bytes of a file that is one JSON value
 SKOS = "http://www.w3.org/2004/02/skos/core#"
 SKOSXL = "http://www.w3.org/2008/05/skos-xl#"
@@ -57,6 +61,8 @@ def read_label_texts(path: Path, options: Options, report: Report) -> dict[str, 
     """
     check_file(path)
     suffix = suffix_of(path)
+    if suffix == ".json" and _is_json_ld(path):
+        suffix = ".jsonld"
     if suffix in RDF_FORMATS:
         texts = _read_skos(path, suffix, options, report)
     elif suffix == ".txt":
@@ -109,15 +115,18 @@ def _read_lines(path: Path, options: Options, report: Report) -> dict[str, str]:
         fields = rest.split("\t")
         add_text(texts, clean_uri(key), fields[0], where)
         if len(others) < SNIFFED:
-            others.append(fields)
+            others.append([key, *fields])
     _look_for_codes(path, others, report)
     return texts
 
 
 def _look_for_codes(path: Path, rows: Sequence[Sequence[str]], report: Report) -> None:
-    """Say where the texts are codes and a field behind them has names."""
-    first = [row[0] for row in rows if row[0]]
-    behind = [row[1] for row in rows if len(row) > 1 and row[1]]
+    """Say where the texts are codes, or URIs of which no key is one, and another field has names."""
+    first = [row[1] for row in rows if len(row) > 1 and row[1]]
+    keys = [row[0] for row in rows]
+    if first and all("://" in text for text in first) and not any("://" in key for key in keys):
+        report.add(Kind.CODES_FOR_NAMES, Severity.GRAVE, len(first), example=first[0], place=str(path), names=[keys[0]])
+    behind = [row[2] for row in rows if len(row) > 2 and row[2]]
     if first and behind and all(map(CODE.match, first)) and not any(map(CODE.match, behind)):
         report.add(
             Kind.CODES_FOR_NAMES, Severity.GRAVE, len(first), example=first[0], place=str(path), names=[behind[0]]
@@ -127,6 +136,8 @@ def _look_for_codes(path: Path, rows: Sequence[Sequence[str]], report: Report) -
 def _read_table(path: Path, options: Options, report: Report) -> dict[str, str]:
     records = read_records(path, options, report)
     first = list(islice(records, SNIFFED))
+    if first and (uris := [str(name) for name in first[0][1] if "://" in str(name)]):
+        raise XMCBenchError(f"{path}: found {shown(uris[0])} in the first row, expected the names of the columns there")
     names = list(dict.fromkeys(str(name) for _, record in first for name in record))
     if first and len(names) < 2:
         raise XMCBenchError(f"{first[0][0]}: found {len(names)} columns, expected a key and a text per label")
@@ -222,6 +233,11 @@ def _check_names(path: Path, chosen: str, others: Sequence[str], records: Sequen
         )
 
 
+def _is_json_ld(path: Path) -> bool:
+    with open_binary(path) as file:
+        return re.match(rb'\s*\{\s*"@(?:context|graph|id)"', file.read(1 << 12)) is not None
+
+
 def _read_json(path: Path, options: Options) -> dict[str, str] | None:
     """The texts in a file that is one JSON object of texts by key, or one list of texts; None for another one."""
     try:
@@ -252,10 +268,11 @@ class _Name:
     preferred: bool
     place: int  # in the order of the graph
 
-    def rank(self, wanted: str) -> tuple[int, int]:
+    def rank(self, wanted: str, codes: bool) -> tuple[int, int]:
         """The lowest is the name to show: preferred ones in the chosen language, in a region of it, without a language,
-        other names, names in other languages; what is a code comes last."""
-        if not self.language and CODE.match(self.text):
+        other names, names in other languages; what is a code comes last, with a language only where most preferred
+        names are `codes`."""
+        if (codes or not self.language) and CODE.match(self.text):
             rank = 7
         elif self.language == wanted or _fits(self.language, wanted):
             rank = (0 if self.language == wanted else 1) if self.preferred else 3
@@ -268,17 +285,24 @@ class _Name:
 
 def _read_skos(path: Path, suffix: str, options: Options, report: Report) -> dict[str, str]:
     rdflib = import_extra("rdflib", "skos", "reading SKOS vocabularies")
+    check_is_text(path)
+    logging.getLogger("rdflib").setLevel(logging.ERROR)  # it warns of each URI before it says what is wrong
     graph = rdflib.Graph()
     try:
         with open_binary(path) as file:
             content = file.read()
         if RDF_FORMATS[suffix] == "xml":
             _check_entities(path, content)
+        if RDF_FORMATS[suffix] == "json-ld":
+            _check_contexts(path, json.loads(content))
         graph.parse(io.BytesIO(content), format=RDF_FORMATS[suffix], publicID=path.absolute().as_uri())
     except XMCBenchError:
         raise
     except Exception as error:  # rdflib's parsers raise errors of many kinds
-        raise XMCBenchError(f"{path}: {json.dumps(str(error))[:200]}, expected a SKOS vocabulary") from error
+        raise XMCBenchError(
+            f"{path}: {json.dumps(str(error))[:200]}, expected a vocabulary as {FORMS[RDF_FORMATS[suffix]]}, which "
+            f"the ending {suffix} says"
+        ) from error
     names, deprecated, unnamed = _concepts(rdflib, graph)
     if not names:
         raise XMCBenchError(f"{path}: found no skos:prefLabel of a concept, expected a SKOS vocabulary")
@@ -290,7 +314,9 @@ def _read_skos(path: Path, suffix: str, options: Options, report: Report) -> dic
         raise XMCBenchError(
             f"{path}: found names in {', '.join(tags[:LISTED])}, expected {wanted!r}, or another --language"
         )
-    chosen = {node: min(found, key=lambda name: name.rank(wanted)) for node, found in names.items()}
+    preferred = [name for found in names.values() for name in found if name.preferred]
+    codes = sum(CODE.match(name.text) is not None for name in preferred) >= SHARE_OF_CODES * len(preferred)
+    chosen = {node: min(found, key=lambda name: name.rank(wanted, codes)) for node, found in names.items()}
     _report_names(path, chosen, names, wanted, report)
     for kind, severity, count in (
         (Kind.UNNAMED, Severity.DOUBT, unnamed),
@@ -343,6 +369,24 @@ def _report_names(
     ):
         if found:
             report.add(kind, severity, len(found), len(chosen), found[0].text, str(path), [wanted])
+
+
+def _check_contexts(path: Path, value: Any) -> None:
+    """Raise XMCBenchError where JSON-LD names a context elsewhere, which rdflib would fetch."""
+    for each in value if isinstance(value, list) else [value]:
+        if not isinstance(each, dict):
+            continue
+        context = each.get("@context")
+        for one in context if isinstance(context, list) else [context]:
+            imported = one.get("@import") if isinstance(one, dict) else one
+            if isinstance(imported, str):
+                raise XMCBenchError(
+                    f"{path}: found the context {shown(imported)}, which is elsewhere and is not fetched, expected it "
+                    "in the file, or the vocabulary as .ttl or .nt"
+                )
+        for inner in each.values():
+            if isinstance(inner, dict | list):
+                _check_contexts(path, inner)
 
 
 def _check_entities(path: Path, content: bytes) -> None:

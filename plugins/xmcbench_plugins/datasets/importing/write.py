@@ -72,8 +72,12 @@ def assemble(read: Read, name: str, source: str, deduplicate: bool, report: Repo
     sizes.empty_rows = sum(not row.text.strip() for split in (train, test) for row, _ in split)
     sizes.empty_labels = sum(not text.strip() for text in texts)
     splits = [[row.text for row, _ in split] for split in (train, test)]
-    used = np.fromiter(chain.from_iterable(labels for split in (train, test) for _, labels in split), np.int64)
-    inspect(Content.of(splits, texts, np.bincount(used, minlength=len(texts)), sizes), report)
+    counts = [
+        np.bincount(np.fromiter(chain.from_iterable(own for _, own in split), np.int64), minlength=len(texts))
+        for split in (train, test)
+    ]
+    alike = read.label_texts is not None or read.by_hash
+    inspect(Content.of(splits, texts, np.stack(counts), sizes, alike), report)
     return Assembled(train, test, list(ids) if read.label_texts else [], texts, sizes)
 
 
