@@ -6,6 +6,7 @@ from .engine.device import upload
 from .engine.dual_encoder import DualEncoder
 from .engine.embedding_method import EmbeddingMethod
 from .errors import XMCBenchError, import_extra
+from .files.secrets import secret
 from .plugins.commands import Command
 from .plugins.hookspecs import hookimpl
 from .plugins.registry import register, registry
@@ -13,6 +14,7 @@ from .reporting.formats import Format
 from .runs.executor import Executor
 from .trial import programs
 from .trial.budget import Budget, Ledger, PassTooLargeError
+from .trial.embedder import Embedder, ServiceBudgetSpentError
 from .trial.facts import Choice, ChosenBy, Ended
 from .trial.method import Method, MethodInfo
 from .trial.predictions import Predictions
@@ -24,6 +26,7 @@ __all__ = [
     "ChosenBy",
     "Command",
     "DualEncoder",
+    "Embedder",
     "EmbeddingMethod",
     "Ended",
     "Executor",
@@ -35,6 +38,7 @@ __all__ = [
     "Predictions",
     "Progress",
     "Run",
+    "ServiceBudgetSpentError",
     "XMCBenchError",
     "data",
     "encoders",
@@ -52,6 +56,7 @@ __all__ = [
     "sampling",
     "score",
     "search",
+    "secret",
     "tables",
     "teachers",
     "tracking",

@@ -38,7 +38,7 @@ def methods() -> None:
 
     plugins = registry()
     plugins.load_third_party()
-    echo(listed("method", "needs", lambda method: ", ".join(method.info.needs)))
+    echo(listed("method", "needs", lambda method: ", ".join(method.info.all_needs)))
     for distribution in sorted({method.origin.distribution for method in plugins.all("method")}):
         if remark := plugins.import_remark(distribution):
             echo(f"\n{remark}")

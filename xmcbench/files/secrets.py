@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 from urllib.parse import unquote, urlsplit
 
+from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_write
 
 MASK = "***"
@@ -43,6 +44,24 @@ _remembered: set[str] = set()
 def remember(secret: str) -> None:
     """Strip `secret` too from now on, in this process: a key from a variable whose name says nothing."""
     _remembered.add(secret)
+
+
+def secret(name: str) -> str:
+    """The value of the environment variable `name`, of which text is stripped from now on.
+
+    Raises XMCBenchError where it is not set, or too short to be told from other text.
+    """
+    value = os.environ.get(name, "").strip()
+    if len(value) < SHORTEST:
+        found = f"has {len(value)} characters, expected a secret of at least {SHORTEST}" if value else "is not set"
+        raise XMCBenchError(f"the environment variable {name} {found}; a method reads it with run.secret({name!r})")
+    remember(value)
+    return value
+
+
+def holds_secret(content: bytes) -> bool:
+    """Whether bytes contain a secret that this process has read."""
+    return any(value.encode() in content for value in _remembered if len(value) >= SHORTEST)
 
 
 def redact(text: str) -> str:

@@ -35,6 +35,7 @@ from xmcbench.evaluation.calibration import Calibration, fit_calibration
 from xmcbench.evaluation.evaluator import score_predictions
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.pretrained import digests_of
+from xmcbench.plugins.registry import registry
 from xmcbench.runs.file_guard import BrokenContractError, Sandbox
 from xmcbench.runs.held_out import Answers, Judge
 from xmcbench.runs.job import Job, WorkerRank, log_tail, now
@@ -52,6 +53,7 @@ from xmcbench.runs.saved_model import (
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.judges import AnnotatedDataset, Asking, Judges
 from xmcbench.trial.budget import Budget, Ledger, forget_peak_memory, memory_taken, peak_memory
+from xmcbench.trial.embedder import asked_through
 from xmcbench.trial.facts import Choice, ChosenBy, chosen_share
 from xmcbench.trial.meter import IMPORT_SECONDS, children_cpu_seconds, metering, uncharged_work
 from xmcbench.trial.method import Method, build_method
@@ -149,7 +151,7 @@ class Attempt:
             workers=self.worker.size,
             checks=self.sandbox.checks,
             curve=curve,
-            teacher=", ".join(teacher.described for teacher in self.teachers),
+            teacher=", ".join(dict.fromkeys(teacher.described for teacher in self.teachers)),
             simulated_teacher=any(teacher.simulated for teacher in self.teachers),
             selection_split=held_out or self.log.chosen_by,
             **self.outcome,
@@ -176,6 +178,10 @@ class Attempt:
         if plugin_digest(self.job.trial) != self.job.plugin.get("digest"):
             self.job = self.job.model_copy(update={"plugin": plugin_code(self.job.trial)})
 
+    def embedders(self) -> AbstractContextManager[None]:
+        """What answers embedders where the method predicts, charged to the trial."""
+        return embedders_of(self.job, self.directory / "checkpoint", self.log, self.teachers)
+
     def dataset(self) -> Dataset:
         """The trial's dataset. Each phase opens what it reads: no test target is in the process before scoring."""
         trial = self.job.trial
@@ -199,7 +205,7 @@ def perform(attempt: Attempt) -> Record | None:
     # Several workers always train: they could not agree on what is in the store.
     shared = same_training(trial, method, store) if worker.size == 1 else None
     forks = worker.fork and worker.rank == 0 and not trial.held_out_only
-    fresh = FreshProcess(partial(build_method, trial)) if forks else None
+    fresh = FreshProcess(partial(build_method, trial), partial(embedders_of, attempt.job)) if forks else None
     held_out = None
     if shared is None:
         selection, budget = trial.selection, trial.budget
@@ -234,18 +240,37 @@ def perform(attempt: Attempt) -> Record | None:
 def training_run(attempt: Attempt, train: TrainingData, rows: np.ndarray, **more: Any) -> Iterator[Run]:
     """What `fit` is given beside `train`, which are `rows` of the dataset's training split; `more` are fields of it.
 
-    The judges that the method asks in the block are closed at its end.
+    The judges and embedders that the method asks in the block are closed at its end.
     """
     job, trial = attempt.job, attempt.job.trial
     checkpoint = attempt.directory / "checkpoint"
     checkpoint.mkdir(parents=True, exist_ok=True)
-    fields = {"log": attempt.log, "report": attempt.report, "exchange": attempt.worker.exchange, **more}
+    secrets = registry().method(trial.method, trial.distribution).thing.info.secrets
+    fields = {"log": attempt.log, "report": attempt.report, "exchange": attempt.worker.exchange, "secrets": secrets}
+    fields |= more
     run = Run(trial.seed, fields.pop("budget", trial.budget).model_copy(), checkpoint, job.cache, **fields)
     annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, job.data, job.cache)
     popen = partial(attempt.sandbox.outside, subprocess.Popen)  # a simulated teacher opens the whole dataset
     asking = Asking(run, job.store, annotated, train.texts, rows, train.label_texts, popen)
-    with Judges(asking, attempt.teachers) as judges, charged_to_open_stages(run.ledger):
+    with (
+        Judges(asking, attempt.teachers) as judges,
+        charged_to_open_stages(run.ledger),
+        asked_through(judges.embed),
+    ):
         yield replace(run, judge=judges)
+
+
+@contextmanager
+def embedders_of(job: Job, folder: Path, log: TrainingLog, teachers: list[Teacher]) -> Iterator[None]:
+    """Answer embedders in the block, which predicts, within the trial's whole budget. `log` is charged.
+
+    `folder` holds what was charged before; the teachers that are asked are added to `teachers`.
+    """
+    run = Run(job.trial.seed, job.trial.budget, folder, job.cache, log)
+    annotated = AnnotatedDataset(job.trial.dataset, job.trial.dataset_hash, job.data, job.cache)
+    asking = Asking(run, job.store, annotated, [], np.zeros(0, np.int64), [])
+    with Judges(asking, teachers) as judges, asked_through(lambda config, texts, _: judges.embed(config, texts, None)):
+        yield
 
 
 def choose_length(attempt: Attempt) -> float:
@@ -367,7 +392,7 @@ def judge_held_out(attempt: Attempt, method: Method, held_out: HeldOut) -> Recor
     log = attempt.log
     if not any(held_out.metric in point for point in log.curve):
         num_labels = attempt.sandbox.outside(attempt.dataset).card.num_labels
-        with attempt.sandbox.closed("predict"), log.ledger.uncharged():
+        with attempt.sandbox.closed("predict"), attempt.embedders(), log.ledger.uncharged():
             metrics = held_out.evaluate(method.predict, num_labels)
         log.add_point(1.0, metrics)
     best = max(point[held_out.metric] for point in log.curve if held_out.metric in point)
@@ -383,7 +408,8 @@ def calibrate(attempt: Attempt, method: Method) -> Calibration | None:
         return None
     train = attempt.sandbox.outside(attempt.dataset).training_data()
     queries = train.rows(held_out_rows(trial.selection, trial.seed, len(train.texts))[0])
-    with untrained("calibrate"), attempt.sandbox.closed("predict"), attempt.log.ledger.uncharged():
+    log, sandbox = attempt.log, attempt.sandbox
+    with untrained("calibrate"), sandbox.closed("predict"), attempt.embedders(), log.ledger.uncharged():
         found = ask(method, list(queries.texts), min(HELD_OUT_LABELS, train.num_labels))
     check_predictions(found, *queries.targets.shape)
     return fit_calibration(drop_ignored(found, queries.ignore, found.k), queries.targets)
@@ -407,7 +433,12 @@ def predict(attempt: Attempt, method: Method) -> tuple[Predictions, Sample]:
     del dataset  # with the test targets
     ledger.peak_bytes = max(ledger.peak_bytes, peak_memory())
     measurable = forget_peak_memory()
-    with untrained("predict") as meter, attempt.sandbox.closed("predict"), ledger.stage("predict"):
+    with (
+        untrained("predict") as meter,
+        attempt.sandbox.closed("predict"),
+        attempt.embedders(),
+        ledger.stage("predict"),
+    ):
         predictions, sample = predict_test(method, texts, ignore)
     attempt.measured |= {"predicted_queries": len(texts), "predict_cpu_seconds": meter.cpu_seconds}
     if measurable:
@@ -420,7 +451,7 @@ def predict(attempt: Attempt, method: Method) -> tuple[Predictions, Sample]:
 def check(attempt: Attempt, method: Method, sample: Sample, fresh: FreshProcess | None) -> None:
     """Predict a sample of the test queries again: in another order, with the saved model, and with exact search."""
     job, model, sandbox = attempt.job, attempt.directory / "model", attempt.sandbox
-    with sandbox.closed("predict"), attempt.log.ledger.stage("check"):
+    with sandbox.closed("predict"), attempt.embedders(), attempt.log.ledger.stage("check"):
         if (recall := sample.recall(method)) is not None:
             attempt.measured["search_recall"] = recall
         # A forked process cannot use the GPU, which the model may need.

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from xmcbench.data.prepared import find_source, prepared_directory, source_folders
 from xmcbench.evaluation import InvalidPredictions
 from xmcbench.files import network
-from xmcbench.plugins.registry import LOOKED_UP
+from xmcbench.plugins.registry import LOOKED_UP, registry
 from xmcbench.runs import landlock
 from xmcbench.runs.job import Job
 from xmcbench.trial.programs import ENVIRONMENTS
@@ -148,18 +148,23 @@ class Sandbox:
 
     @contextmanager
     def closed(self, stage: str) -> Iterator[None]:
-        """Opening the dataset's test files raises `BrokenContractError` in the block; the network is off."""
+        """Opening the dataset's test files raises `BrokenContractError` in the block.
+
+        The network is off, but for a method that declares hosts.
+        """
         job, (folders, prepared) = self._job, self.places
         names = TEST_FILES + (ANNOTATIONS if job.trial.track == "zero-shot" else ())
         if self._own_thread and self._unrestricted is None:
             test_files = [path for path in prepared.iterdir() if path.name.startswith(names)]
             self._restrict([folder for folder in folders if folder.is_dir()] + test_files)
         self.checks["test files"] = f"{landlock.NAME}, {NAME}" if self._unrestricted else NAME
-        self.checks["network"] = network.NAME
+        hosts = registry().method(job.trial.method, job.trial.distribution).thing.info.network
+        self.checks["network"] = f"open, for {', '.join(hosts)}" if hosts else network.NAME
+        kept_off = nullcontext() if hosts else network.forbid_network()
         # With --debug the process is the user's.
         own = job.store, job.cache, job.data, Path(tempfile.gettempdir()), *self._caches
         writable = own if self._own_thread else None
-        with guarded(Guard(stage, folders, prepared, names, writable)), network.forbid_network():
+        with guarded(Guard(stage, folders, prepared, names, writable)), kept_off:
             yield
 
     def outside(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:

@@ -13,7 +13,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
 from multiprocessing import Pipe, get_context
@@ -30,7 +30,7 @@ from xmcbench.runs.file_guard import BrokenContractError, Guard, guarded
 from xmcbench.trial.meter import Meter, metering
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import STORED, Predictions
-from xmcbench.trial.run import derive_seed
+from xmcbench.trial.run import TrainingLog, derive_seed
 
 SAMPLE = 32
 # Scores may differ by rounding (another batch, another number of threads, bf16): by this share of a row's range.
@@ -156,12 +156,19 @@ TIMEOUT_SECONDS = 600
 DONE, FAILED = b"=", b"!"  # how an answer begins
 
 
-class FreshProcess:
-    """A forked process that waits, then loads one model and predicts with it. It ends when this process ends."""
+# Answers embedders in a block. The folder keeps what is charged, the log and the list receive costs and teachers.
+Embedders = Callable[[Path, TrainingLog, list[Any]], AbstractContextManager[None]]
 
-    def __init__(self, build: Callable[[], Method]) -> None:
+
+class FreshProcess:
+    """A forked process that waits, then loads one model and predicts with it. It ends when this process ends.
+
+    What its embedders ask is in the store: it has been charged to the trial.
+    """
+
+    def __init__(self, build: Callable[[], Method], embedders: Embedders) -> None:
         self._pipe, theirs = Pipe()
-        self._process = get_context("fork").Process(target=_serve, args=(build, theirs, self._pipe))
+        self._process = get_context("fork").Process(target=_serve, args=(build, embedders, theirs, self._pipe))
         self._process.start()
         theirs.close()
 
@@ -193,7 +200,7 @@ class FreshProcess:
         self._process.join()
 
 
-def _serve(build: Callable[[], Method], pipe: Connection, other: Connection) -> NoReturn:
+def _serve(build: Callable[[], Method], embedders: Embedders, pipe: Connection, other: Connection) -> NoReturn:
     """Answer one question in the forked process, then leave without exit handlers; `other` is its parent's end."""
     other.close()
     try:
@@ -203,7 +210,8 @@ def _serve(build: Callable[[], Method], pipe: Connection, other: Connection) -> 
             torch.set_num_threads(1)  # threads that the parent may have started do not exist here
         os.environ |= {"HOME": task["home"], "XMCBENCH_CACHE": task["home"]}
         method, content = build(), BytesIO()
-        with guarded(Guard("the loaded model", [Path(path) for path in task["closed"]])), untrained("load"):
+        guard, asking = Guard("the loaded model", [Path(path) for path in task["closed"]]), Path(task["home"]) / "asked"
+        with guarded(guard), untrained("load"), embedders(asking, TrainingLog(), []):
             method.load(Path(task["model"]))
             predictions = method.predict(task["texts"], task["k"])
         np.savez(content, indices=predictions.indices, scores=predictions.scores)

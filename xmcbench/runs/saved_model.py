@@ -17,6 +17,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.calibration import Calibration
 from xmcbench.files.manifest import MANIFEST, check_manifest, checked_folder
 from xmcbench.files.regular import MachineFault
+from xmcbench.files.secrets import holds_secret
 from xmcbench.runs.file_guard import BrokenContractError
 from xmcbench.trial.budget import Ledger, UnknownBudget
 from xmcbench.trial.method import Method, build_method
@@ -51,7 +52,14 @@ def save_model(
             (made / CALIBRATION).write_bytes(calibration.encode())
         if links := [path.name for path in made.rglob("*") if path.is_symlink()]:
             raise BrokenContractError(f"save made the link {links[0]!r}, expected files that hold the model")
+        if method.info.secrets and (told := [path for path in made.rglob("*") if path.is_file() and _tells(path)]):
+            raise BrokenContractError(f"save wrote a secret into {told[0].name}: a loaded model reads it with secret()")
     return file_states(directory)
+
+
+def _tells(path: Path) -> bool:
+    """Whether a file holds a secret."""
+    return holds_secret(path.read_bytes())
 
 
 def file_states(directory: Path) -> dict[Path, tuple[int, int, int]]:

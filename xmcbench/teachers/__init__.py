@@ -7,7 +7,7 @@ from typing import Any
 from xmcbench.plugins.hookspecs import check_config, check_subclass
 from xmcbench.teachers.judges import AnnotatedDataset, Asking, JudgeMaker
 from xmcbench.teachers.prompts import PROMPTS, OneLabelPrompt, Prompt, WritingPrompt, read_labels
-from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherConfig, TeacherError
+from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherConfig, TeacherError, Vectors
 from xmcbench.trial.run import NO, UNASKED, UNPARSED, YES, Judge, Judgements
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Teacher",
     "TeacherConfig",
     "TeacherError",
+    "Vectors",
     "WritingPrompt",
     "read_labels",
 ]

@@ -7,14 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from xmcbench.data.dataset import Texts
 from xmcbench.plugins.hookspecs import check_subclass
 from xmcbench.plugins.registry import registry
-from xmcbench.teachers.teacher import Teacher
+from xmcbench.teachers.teacher import Teacher, TeacherError
+from xmcbench.trial.budget import Budget
 from xmcbench.trial.run import Judge, Run
 
 
@@ -46,11 +47,24 @@ class Asking:
 
 
 class Known(NamedTuple):
-    """How many of a teacher's answers a store holds, and the tokens of their prompts and of the answers."""
+    """How many of a teacher's answers a store holds, and the tokens of their prompts and of the answers.
+
+    Also how many of its embeddings, and the tokens of their texts.
+    """
 
     answers: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    embeddings: int = 0
+    embedded_tokens: int = 0
+
+
+@runtime_checkable
+class EmbeddingJudge(Protocol):
+    """A judge that serves `run.embedder`."""
+
+    def embed(self, texts: Texts, budget: Budget | None) -> np.ndarray:
+        """The embeddings of the first M of N texts, float32 [M, D]: those that the trial and `budget` pay for."""
 
 
 class JudgeMaker(ABC):
@@ -81,6 +95,7 @@ class Judges:
     asking: Asking
     teachers: list[Teacher]  # of the judges made so far, for the record
     _makers: dict[str, JudgeMaker] = field(default_factory=dict)
+    _embedders: dict[str, Judge] = field(default_factory=dict)  # by the settings of their teachers
 
     def __call__(self, config: Teacher.Config) -> Judge:
         """A judge that asks the teacher named in `config`."""
@@ -90,6 +105,14 @@ class Judges:
         judge = self._makers[teacher.judge].judge(teacher)
         self.teachers.append(teacher)
         return judge
+
+    def embed(self, config: Teacher.Config, texts: Texts, budget: Budget | None) -> np.ndarray:
+        """What answers an `Embedder`: see `EmbeddingJudge`. All embedders with the same settings share a judge."""
+        judge = self._embedders.get(settings := config.model_dump_json()) or self(config)
+        self._embedders[settings] = judge
+        if not isinstance(judge, EmbeddingJudge):
+            raise TeacherError(f"teacher {config.name!r}: its judge embeds nothing")
+        return judge.embed(texts, budget)
 
     def __enter__(self) -> Judges:
         return self

@@ -1,20 +1,21 @@
 """The contract of a teacher, which judges whether a label fits a document: yes, no, or a reply without an answer.
 
-A teacher that generates text can also write about a document, such as the labels that it would give it.
-Legend: N document-label pairs or documents, M of them in one batch of answers.
+A teacher that generates text can also write about a document, such as the labels that it would give it, and one that
+embeds texts serves `run.embedder`. Legend: N document-label pairs, documents or texts, M of them in one batch of
+answers, D dimensions of an embedding.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import BeforeValidator, SerializeAsAny
+from pydantic import BeforeValidator, Field, NonNegativeFloat, SerializeAsAny
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import UnknownNameError, XMCBenchError
@@ -80,15 +81,34 @@ class Replies:
             object.__setattr__(self, "answers", np.array(found, np.int8))
 
 
+@dataclass(frozen=True)
+class Vectors:
+    """A batch of the embeddings of M of the texts that a teacher was given."""
+
+    places: np.ndarray  # int64 [M], indices of the texts
+    vectors: np.ndarray  # float32 [M, D]
+    prompt_tokens: np.ndarray  # int64 [M]
+
+    @property
+    def completion_tokens(self) -> np.ndarray:
+        """int64 [M]: no text is written."""
+        return np.zeros(len(self.places), np.int64)
+
+    @property
+    def answers(self) -> np.ndarray:
+        """int8 [M]: each text has an answer."""
+        return np.full(len(self.places), YES, np.int8)
+
+
 def has_answer(answers: np.ndarray) -> np.ndarray:
     """bool [M]: the reply is a YES or a NO."""
     return np.asarray((answers == YES) | (answers == NO))
 
 
 class Teacher(ABC):
-    """Judges document-label pairs. The harness stores every yes and no, and never asks about such a pair twice.
+    """Judges pairs, writes or embeds. The harness stores every answer, and never asks twice for what it knows.
 
-    A subclass defines `name`, `summary`, `Config` and `ask`, and `write` if it generates text.
+    A subclass defines `name`, `summary`, `Config`, and what it can do of `ask`, `write` and `embed`.
     """
 
     name: ClassVar[str]
@@ -102,11 +122,16 @@ class Teacher(ABC):
     class Config(Frozen):
         """Settings of a teacher: immutable, and an unknown key is an error. A bare name means `{name: ...}`."""
 
-        not_in_identity: ClassVar[frozenset[str]] = frozenset({"name", "prompt"})
+        not_in_identity: ClassVar[frozenset[str]] = frozenset({"name", "prompt", "price"})
         """Settings that `identity` leaves out: those that change no answer, and name and prompt, which are stored
         separately."""
 
         name: str
+        price: tuple[NonNegativeFloat, NonNegativeFloat] | None = Field(
+            None,
+            exclude_if=lambda price: price is None,  # keys are those of settings that know none
+            description="money for a million tokens of prompts, and of answers: charged as `money`",
+        )
 
         def versions(self) -> dict[str, int]:
             """The teacher's version, as the record of a method that asks it names it."""
@@ -143,6 +168,11 @@ class Teacher(ABC):
         names = sorted(self.served_as)
         differ = names and names != [getattr(self.config, "model", None)]
         return f"{self.title}, served as {' and '.join(names)}" if differ else self.title
+
+    @property
+    def price(self) -> tuple[float, float]:
+        """Money for a million tokens of prompts, and of answers."""
+        return self.config.price or (0.0, 0.0)
 
     @property
     def template(self) -> str:
@@ -182,19 +212,26 @@ class Teacher(ABC):
     def read_annotations(self, train: TrainingData) -> None:  # noqa: B027
         """Receive the whole training split. Called once before `ask`, and only on a simulated teacher."""
 
-    @abstractmethod
-    def ask(self, pairs: Pairs) -> Iterator[Answers]:
+    def ask(self, pairs: Pairs) -> Iterator[Answers]:  # noqa: ARG002
         """Answer every pair once, in any order. Each yielded batch is stored at once, so a later failure loses nothing.
 
-        Raises TeacherError if the teacher does not answer.
+        Raises TeacherError if the teacher judges nothing, which is the default, or does not answer.
         """
+        raise TeacherError(f"teacher {self.title}: it judges nothing")
 
     def write(self, documents: Sequence[str], prompt: str, tokens: int) -> Iterator[Replies]:  # noqa: ARG002
         """Reply in at most `tokens` tokens to `prompt`, a template, about each of N documents, as `ask` answers.
 
         Raises TeacherError if the teacher writes nothing, which is the default, or does not answer.
         """
-        raise TeacherError(f"teacher {self.title}: it judges and writes nothing")
+        raise TeacherError(f"teacher {self.title}: it writes nothing")
+
+    def embed(self, texts: Sequence[str]) -> Iterator[Vectors]:  # noqa: ARG002
+        """The embeddings of N texts, each once, in any order, as `ask` answers; `reads` has cut the texts.
+
+        Raises TeacherError if the teacher embeds nothing, which is the default, or does not answer.
+        """
+        raise TeacherError(f"teacher {self.title}: it embeds nothing")
 
     def close(self) -> None:  # noqa: B027
         """Release connections, models and memory."""

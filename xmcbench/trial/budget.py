@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
+from operator import not_
 from pathlib import Path
 from time import process_time  # as it is before a method may change the module
 from typing import Any, Literal
@@ -101,6 +102,13 @@ class Budget(Frozen):
     )
     teacher_calls: int | None = _limit("different document-label pairs that a teacher is asked about")
     teacher_tokens: int | None = _limit("tokens of a teacher's prompts and answers, cached or not")
+    money: float | None = Field(
+        None,
+        gt=0,
+        le=LARGEST,
+        exclude_if=not_,  # keys are those of budgets that know none
+        description="price of a teacher's tokens, cached or not, in the money of its `price`; with those of predict",
+    )
     peak_bytes: float | None = _limit("largest memory of a worker (GPU, else resident); never spent")
 
     @model_validator(mode="after")
@@ -248,6 +256,7 @@ class Ledger:
     teacher_unparsed: Count = 0  # of the calls, those whose reply holds no answer
     teacher_cut: Count = 0  # of these, those whose reply ended at its limit of tokens
     teacher_refused: Count = 0  # of these, those whose prompt the model or its server refused
+    money: Amount = 0.0  # price of these tokens, where the teacher's settings have one
     stage_seconds: dict[str, Amount] = field(default_factory=dict)  # by the wall clock
     stage_cpu_seconds: dict[str, Amount] = field(default_factory=dict)  # of processors: `processor_seconds`
     clock: Clock = "processor"  # which of both device seconds are; the wall clock for a worker that holds a GPU

@@ -42,9 +42,16 @@ class MethodInfo:
     summary: str
     citation: str = ""
     needs: tuple[str, ...] = ()  # "label texts", "gpu", a package: shown by `xmcbench methods`
+    network: tuple[str, ...] = ()  # hosts that fit and predict reach by themselves; `run` asks for them once
+    secrets: tuple[str, ...] = ()  # environment variables that `run.secret` may read
     version: int = 1  # to be raised by every change that moves the method's results
     # By limit of a budget, above 1: to be raised by a change of what is charged, which moves trials that it can end.
     charges: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def all_needs(self) -> tuple[str, ...]:
+        """The needs, with hosts and secrets, as listings show them."""
+        return (*self.needs, *(f"network: {host}" for host in self.network), *(f"${name}" for name in self.secrets))
 
 
 class Method(ABC):
@@ -205,6 +212,9 @@ def check_plugin(thing: Any) -> None:
     check_subclass(thing, Method, "xmcbench.Method")
     if not isinstance(getattr(thing, "info", None), MethodInfo):
         raise TypeError(f"{thing.__name__}.info is not a MethodInfo")
+    for name in ("needs", "network", "secrets"):
+        if isinstance(given := getattr(thing.info, name), str):
+            raise TypeError(f"{thing.__name__}.info.{name} is the text {given!r}, expected a tuple: ({given!r},)")
     if type(thing.info.version) is not int:
         raise TypeError(f"{thing.__name__}.info.version is {thing.info.version!r}, expected a whole number")
     own = plugin_package(thing.__module__)

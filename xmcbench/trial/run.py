@@ -18,7 +18,9 @@ import numpy as np
 
 from xmcbench.data.dataset import Texts
 from xmcbench.errors import XMCBenchError
+from xmcbench.files import secrets
 from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.embedder import Embedder
 from xmcbench.trial.facts import Choice, Ended
 from xmcbench.trial.meter import part_begun
 from xmcbench.trial.predictions import Predictions
@@ -183,11 +185,28 @@ class Run:
     exchange: CheckpointExchange | None = None  # None if all workers share the folder `checkpoint`
     # Makes the judge that asks a teacher, of which it gets the `Teacher.Config`, about training documents and labels.
     judge: Callable[[Any], Judge] = _no_judge
+    secrets: tuple[str, ...] | None = None  # the variables that `secret` may read; None outside of a trial: any
 
     @property
     def ledger(self) -> Ledger:
         """The ledger of `log`, to which the method charges its tokens, operations and seconds."""
         return self.log.ledger
+
+    def embedder(self, config: Any) -> Embedder:
+        """Embeds texts by asking the model that `config`, a `teachers.TeacherConfig`, names, within this run's budget.
+
+        It may be kept for `predict`; `xmcbench.Embedder(config)` is one for a loaded model.
+        """
+        return Embedder(config, self.budget)
+
+    def secret(self, name: str) -> str:
+        """The value of the environment variable `name`, as the key of a service. No record, log or message shows it.
+
+        Raises XMCBenchError where it is not set, or the method's `MethodInfo(secrets=...)` does not name it.
+        """
+        if self.secrets is not None and name not in self.secrets:
+            raise XMCBenchError(f"run.secret({name!r}): expected a name of MethodInfo(secrets=({name!r},))")
+        return secrets.secret(name)
 
     def reserve(self, share: float) -> Run:
         """This run with `share` of its budget, for a first part of training; the rest stays for what follows.

@@ -10,10 +10,11 @@ from xmcbench import hookimpl
 
 @hookimpl
 def register_teachers(register: Callable[[type[Any]], None]) -> None:
-    """Register a server that is asked over HTTP, a local model, and the simulated teacher."""
+    """Register a server that is asked over HTTP, a local model, common words, and the simulated teacher."""
     from xmcbench_plugins.teachers.annotated import Annotated  # `--help` imports this package, and needs no numpy
     from xmcbench_plugins.teachers.causal_model import CausalModel
     from xmcbench_plugins.teachers.endpoint import Endpoint
+    from xmcbench_plugins.teachers.words import Words
 
-    for teacher in (Endpoint, CausalModel, Annotated):
+    for teacher in (Endpoint, CausalModel, Annotated, Words):
         register(teacher)

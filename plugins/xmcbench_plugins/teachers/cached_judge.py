@@ -12,8 +12,8 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -27,13 +27,13 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.files.network import allow_network
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.teachers.judges import Asking, JudgeMaker, Known
-from xmcbench.teachers.teacher import CUT, REFUSED, Answers, Pairs, Replies, Teacher, TeacherError, has_answer
+from xmcbench.teachers.teacher import CUT, REFUSED, Answers, Pairs, Replies, Teacher, TeacherError, Vectors, has_answer
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.run import NO, UNASKED, UNPARSED, YES, Judge, Judgements, Progress
 from xmcbench.trial.splitmix64 import mix
 from xmcbench.trial.store import StoreError
 from xmcbench_plugins.teachers.charged_pairs import UNANSWERED, ChargedPairs
-from xmcbench_plugins.teachers.database import FILE, LOCKS, JudgementStore
+from xmcbench_plugins.teachers.database import EMBEDDING, FILE, LOCKS, JudgementStore
 from xmcbench_plugins.teachers.subprocess_teacher import SubprocessTeacher
 
 FIRST = 32  # questions of the first batch: until one is answered, nobody knows whether replies can be read
@@ -48,11 +48,26 @@ class Account:
     budget: Budget
     charged_pairs: Callable[[], ChargedPairs]  # called once the ledger of a resumed trial is restored
     report: Callable[[Progress], None] = lambda _: None
+    price: tuple[float, float] = (0.0, 0.0)  # for a million tokens of prompts, and of completions
 
-    def left(self, unit: Literal["calls", "tokens"]) -> float:
-        """What the budget leaves of the teacher's calls or tokens."""
-        limit = getattr(self.budget, f"teacher_{unit}")
-        return math.inf if limit is None else max(0, limit - getattr(self.ledger, f"teacher_{unit}"))
+    def left(self, limit: Literal["teacher_calls", "teacher_tokens", "money"]) -> float:
+        """What the budget leaves of a limit."""
+        most = getattr(self.budget, limit)
+        return math.inf if most is None else max(0, most - getattr(self.ledger, limit))
+
+    def money(self, spent: np.ndarray) -> np.ndarray:
+        """float64 [N]: the price of prompts and completions of `spent` [2, N] tokens."""
+        return np.asarray(np.array(self.price) @ spent / MILLION)
+
+    def pays_next(self, spent: np.ndarray) -> np.ndarray:
+        """bool [N + 1]: whether the budget pays for another question after so many of those that take `spent` [2, N].
+
+        Costs are known only afterwards: the last question may cross a limit of tokens or money.
+        """
+        enough = np.ones(spent.shape[1] + 1, bool)
+        for limit, costs in (("teacher_tokens", spent.sum(axis=0)), ("money", self.money(spent))):
+            enough &= np.append(0, costs.cumsum()) < self.left(limit)  # type: ignore[arg-type]
+        return enough
 
     def charge(self, spent: np.ndarray, kinds: np.ndarray, cached: int) -> None:
         """Charge pairs whose prompts and completions took `spent` [2, N] tokens; `cached` of them were in the store.
@@ -67,14 +82,19 @@ class Account:
         ledger.teacher_refused += int((kinds == REFUSED).sum())
         ledger.teacher_prompt_tokens += prompt_tokens
         ledger.teacher_completion_tokens += completion_tokens
-        if self.budget.teacher_tokens is not None:  # a trial may exceed this limit by at most one pair
-            dearest = int(spent.sum(axis=0).max(initial=0))
-            ledger.largest_step["teacher_tokens"] = max(ledger.largest_step.get("teacher_tokens", 0), dearest)
+        prices = self.money(spent)
+        ledger.money += float(prices.sum())
+        for limit, costs in (("teacher_tokens", spent.sum(axis=0)), ("money", prices)):
+            if getattr(self.budget, limit) is not None:  # a trial may exceed this limit by at most one pair
+                ledger.note_step(limit, costs.max(initial=0).item())
 
 
 _log = logging.getLogger(__name__)
+TEXTS = 512  # to embed at a time, at least
 BLOCK = 8192  # questions looked up and charged at a time
-Batch = TypeVar("Batch", Answers, Replies)
+Batch = TypeVar("Batch", Answers, Replies, Vectors)
+MILLION = 10**6
+BYTES_OF_A_TOKEN = 3  # about, and rather few: by which a batch is cut that might cross a limit
 
 
 class CachedJudge(AbstractContextManager["CachedJudge"]):
@@ -94,7 +114,7 @@ class CachedJudge(AbstractContextManager["CachedJudge"]):
         labels: Texts,
         account: Account,
     ) -> None:
-        self._teacher, self._store, self._account = teacher, store, account
+        self._teacher, self._store, self._account = teacher, store, replace(account, price=teacher.price)
         self._documents, self._rows, self._labels = documents, rows, labels
         self._identity = teacher.identity()
         self._id = store.teacher(teacher.title, self._identity, teacher.template)
@@ -103,6 +123,7 @@ class CachedJudge(AbstractContextManager["CachedJudge"]):
         name = sha256(repr((sorted(self._identity.items()), teacher.template)).encode()).hexdigest()[:16]
         self._lock = FileLock(store.path.parent / LOCKS / f"teacher-{name}")
         self._number, self._first_key = number, number * len(documents) * len(labels)
+        self._asked = np.zeros(2, np.int64)  # tokens of prompts and completions that were no answers of the store
         # By ids in the store, of teacher and prompt: replies without an answer since the last one with an answer.
         self._silent: Counter[int] = Counter()
         self._answered: set[int] = set()  # those that have answered this judge
@@ -174,6 +195,49 @@ class CachedJudge(AbstractContextManager["CachedJudge"]):
         paid = set(distinct[answered].tolist())
         return [written.get(document, "") if document in paid else None for document in documents.tolist()]
 
+    def embed(self, texts: Texts, budget: Budget | None) -> np.ndarray:
+        """See `EmbeddingJudge`."""
+        account = self._account if budget is None else replace(self._account, budget=budget)
+        contents = [self._teacher.reads(texts[row]) for row in range(len(texts))]
+        teacher = self._store.teacher(self._teacher.title, self._identity, EMBEDDING)
+        numbers_N = np.asarray(self._store.texts(contents))
+        ids, first, inverse = np.unique(numbers_N, return_index=True, return_inverse=True)
+        order = np.argsort(first)  # each distinct text, in the order asked for
+        ids = ids[order]
+        sizes = np.array([len(contents[place].encode()) for place in first[order].tolist()], np.int64)
+        start = sha256(f"embedding {teacher}".encode()).digest()[:8]
+        keys = mix(ids + np.int64(int.from_bytes(start, "little", signed=True))) | np.int64(-(2**63))
+        vectors: dict[int, np.ndarray] = {}  # by place
+
+        def affordable(places: np.ndarray, spent: np.ndarray) -> int:
+            """How many of these texts to ask about at once: the budget is likely to pay for all of them."""
+            expected = np.zeros((2, len(places)), np.int64)
+            expected[0] = 1 + sizes[places] // BYTES_OF_A_TOKEN
+            pays = account.pays_next(np.concatenate([spent, expected], axis=1))[spent.shape[1] :]
+            return max(1, int(pays[1:].sum()))
+
+        settled = self._settle(
+            teacher,
+            keys,
+            lambda places: self._store.vectors(teacher, ids[places]),
+            lambda places: self._teacher.embed([contents[first[order[place]]] for place in places.tolist()]),
+            lambda places, batch: self._store.add_vectors(teacher, ids[places], batch),
+            lambda places, batch: vectors.update(zip(places.tolist(), batch.vectors, strict=True)),
+            account,
+            affordable,
+            TEXTS,
+        )
+        rows = np.argsort(order)[inverse]
+        paid = settled[rows]
+        rows = rows[: len(rows) if paid.all() else int(np.argmin(paid))]
+        found = {len(vectors[row]) for row in set(rows.tolist())}
+        if len(found) > 1:
+            raise TeacherError(
+                f"teacher {self._teacher.title}: its embeddings have {' and '.join(map(str, sorted(found)))} numbers: "
+                "its model changed; `revision` keeps models apart"
+            )
+        return np.stack([vectors[row] for row in rows.tolist()]) if len(rows) else np.zeros((0, 0), np.float32)
+
     def close(self) -> None:
         self._teacher.close()
         self._store.close()
@@ -198,15 +262,21 @@ class CachedJudge(AbstractContextManager["CachedJudge"]):
         ask: Callable[[np.ndarray], Iterator[Batch]],
         store: Callable[[np.ndarray, Batch], None],
         keep: Callable[[np.ndarray, Batch], None],
+        account: Account | None = None,
+        affordable: Callable[[np.ndarray, np.ndarray], int] = lambda places, _: len(places),
+        smallest: int = 1,
     ) -> np.ndarray:
         """Have the questions answered that the trial can pay for, in their order; bool [B]: which.
 
         The trial pays for them under `keys`, int64 [B]. `look_up` gives what the store knows of the questions at some
         places, `ask` what the teacher replies to them. `store` and `keep` receive these places of a batch: those of the
-        teacher's answers, and those of every batch. Raises TeacherError where a whole batch has no answer.
+        teacher's answers, and those of every batch. `affordable` says how many of some places to ask about at once
+        after questions that took `spent` [2, N] tokens, of at least `smallest` where there are as many.
+        Raises TeacherError where a whole batch has no answer.
         """
-        total, size = len(keys), self._teacher.batch_size
-        account, charged_pairs = self._account, self._account.charged_pairs()
+        total, size = len(keys), max(smallest, self._teacher.batch_size)
+        account = account or self._account
+        charged_pairs = account.charged_pairs()
         unanswered = charged_pairs.unanswered
         known, fresh, settled = np.zeros((3, total), bool)  # fresh: the teacher replied just now, for this trial
         kinds, spent = np.full(total, YES, np.int8), np.zeros((2, total), np.int64)  # spent: tokens of both texts
@@ -235,6 +305,7 @@ class CachedJudge(AbstractContextManager["CachedJudge"]):
                     self._check(batch, len(missing))
                     answers = has_answer(batch.answers)
                     asked = missing[batch.places]
+                    self._asked += (batch.prompt_tokens.sum(), batch.completion_tokens.sum())
                     store(asked[answers], _part(batch, answers))
                     note(missing, batch)
                     unanswered.add(keys[asked[~answers]], kinds[asked[~answers]], spent[:, asked[~answers]])
@@ -251,29 +322,41 @@ class CachedJudge(AbstractContextManager["CachedJudge"]):
             if self._silent[teacher] >= (max(size, FIRST) if teacher in self._answered else FEW):
                 raise TeacherError(self._silence(self._silent[teacher], kinds[missing]))
 
-        with account.ledger.stage("judge"):
+        with account.ledger.stage("judge"), self._telling_what_was_paid():
             for start in range(0, total, BLOCK):
                 block = np.arange(start, min(start + BLOCK, total))
                 recall(block)
                 paid = charged_pairs.contains(keys[block])
-                calls, tokens = account.left("calls"), account.left("tokens")
-                due = block[~paid][: int(min(calls, BLOCK))]
+                due = block[~paid][: int(min(account.left("teacher_calls"), BLOCK))]
                 missing = np.sort(np.concatenate([block[paid], due]))
                 missing = missing[~known[missing]]
                 while len(missing):
-                    places, missing = np.split(missing, [size if teacher in self._answered else min(size, FIRST)])
-                    account.report(Progress("judge", int(places[0]) / total))
-                    if spent[:, due[due < places[0]]].sum() >= tokens:
+                    most = size if teacher in self._answered else min(size, FIRST)
+                    before = spent[:, due[due < missing[0]]]
+                    if not account.pays_next(before)[-1]:
                         break
+                    places, missing = np.split(missing, [affordable(missing[:most], before)])
+                    account.report(Progress("judge", int(places[0]) / total))
                     settle(places)
                 due = due[: int(np.argmin(np.append(known[due], False)))]
-                before = spent[:, due].sum(axis=0).cumsum() - spent[:, due].sum(axis=0)
-                charged = due[before < tokens]  # the last may cross the limit
+                charged = due[account.pays_next(spent[:, due])[:-1]]
                 charged_pairs.add(keys[charged])
                 account.charge(spent[:, charged], kinds[charged], int((~fresh[charged]).sum()))
                 settled[block[paid]] = known[block[paid]]
                 settled[charged] = True
         return settled
+
+    @contextmanager
+    def _telling_what_was_paid(self) -> Iterator[None]:
+        """Add to an error of the teacher what its answers took that the store did not have before."""
+        try:
+            yield
+        except TeacherError as problem:
+            if not (tokens := int(self._asked.sum())):
+                raise
+            money = float(self._account.money(self._asked[:, None])[0])
+            price = f", which cost {money:,.4g}" if money else ""
+            raise TeacherError(f"{problem}; asked so far: {tokens:,} tokens{price}") from None
 
     def _note_served(self) -> None:
         """Store the names by which the server calls the teacher's model; one that it did not have before is told."""
@@ -302,11 +385,14 @@ class CachedJudge(AbstractContextManager["CachedJudge"]):
         known[unknown] = self._store.texts([read(texts[int(i)]) for i in unknown])
         return np.asarray(known[ids])
 
-    def _check(self, batch: Answers | Replies, count: int) -> None:
+    def _check(self, batch: Answers | Replies | Vectors, count: int) -> None:
         """Raise TeacherError for answers to `count` questions that must not be stored."""
         sizes = {len(column) for column in vars(batch).values()}
         sound = len(sizes) == 1 and np.isin(batch.places, np.arange(count)).all()
         sound = sound and np.isin(batch.answers, (YES, NO, UNPARSED, CUT, REFUSED)).all()
+        if isinstance(batch, Vectors):
+            finite = bool(np.isfinite(batch.vectors).all() and (batch.prompt_tokens >= 0).all())
+            sound = sound and batch.vectors.ndim == 2 and finite
         if not sound or (isinstance(batch, Answers) and not np.isfinite(batch.confidence).all()):
             raise TeacherError(f"teacher {self._teacher.title}: its answers do not fit what it was asked about")
 
@@ -340,7 +426,9 @@ class CachedJudges(JudgeMaker):
             return Known()
         answers = JudgementStore(store)
         try:
-            return Known(*answers.known(teacher.identity(), teacher.template))
+            judged = answers.known(teacher.identity(), teacher.template)
+            embedded = answers.known(teacher.identity(), EMBEDDING)
+            return Known(*judged, *embedded[:2])
         finally:
             answers.close()
 

@@ -11,6 +11,7 @@ import json
 import logging
 import sqlite3
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import numpy as np
 from filelock import FileLock
 
 from xmcbench.teachers.prompts import first_words
-from xmcbench.teachers.teacher import Answers, Replies
+from xmcbench.teachers.teacher import Answers, Replies, Vectors
 from xmcbench.trial.run import NO, UNPARSED, YES
 from xmcbench.trial.splitmix64 import mix, splitmix64
 from xmcbench.trial.store import StoreError
@@ -30,11 +31,12 @@ from xmcbench.trial.store import StoreError
 _log = logging.getLogger(__name__)
 FILE = "judgements.sqlite"  # in the root of the store
 LOCKS = "locks"  # the folder of lock files, in the root of the store
-VERSION = 5  # of the database schema
+VERSION = 6  # of the database schema
 WAIT_SECONDS = 60.0  # longest wait for a concurrent writer
 CHUNK = 500  # values in one SQL statement
 ROWS = 10_000  # read at a time
 WORDS = {YES: "yes", NO: "no"}
+EMBEDDING = "embedding"  # in place of a prompt
 
 _TABLES = """
 CREATE TABLE teacher (
@@ -58,6 +60,15 @@ CREATE TABLE served (  -- the names by which servers called the model of a teach
     teacher INTEGER NOT NULL, name TEXT NOT NULL, PRIMARY KEY (teacher, name)
 ) STRICT, WITHOUT ROWID;
 """
+_VECTORS = """
+CREATE TABLE vector (
+    teacher INTEGER NOT NULL, text INTEGER NOT NULL, content BLOB NOT NULL,  -- float32, little-endian
+    prompt_tokens INTEGER NOT NULL,
+    checksum BLOB NOT NULL,  -- of the values before it
+    added INTEGER NOT NULL,  -- seconds since 1970
+    PRIMARY KEY (teacher, text)
+) STRICT;
+"""
 _ADDED = "ALTER TABLE judgement ADD COLUMN added INTEGER NOT NULL DEFAULT 0"
 _INTEGERS = ("teacher", "document", "label", "answer", "prompt_tokens", "completion_tokens", "checksum")
 _NAMES = (*_INTEGERS[:4], "confidence", *_INTEGERS[4:])
@@ -73,6 +84,11 @@ class Rule:
     served: str = "*"  # of a name by which the server called the model; its answers under other names too
     answer: int | None = None
     before: int | None = None  # stored before, in seconds since 1970; those of which nobody noted it too
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables whose rows may be meant: an embedding is no yes or no."""
+        return ("judgement", "vector") if self.answer is None else ("judgement",)
 
     def condition(self) -> tuple[str, list[Any]]:
         """As SQL about judgements `j` and their teachers `t`, with the values of its question marks."""
@@ -100,10 +116,10 @@ class JudgementStore:
                 self._database = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
                 self._database.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait for each other
                 (version,) = self._database.execute("PRAGMA user_version").fetchone()
-                if version in (0, 3, 4):
-                    new = (*_TABLES.split(";\n"), _SERVED), (_ADDED, _SERVED), (_ADDED,)
+                new = {0: (*_TABLES.split(";\n"), _SERVED), 3: (_ADDED, _SERVED), 4: (_ADDED,), 5: ()}
+                if version in new:
                     with self._transaction():
-                        for statement in new[(0, 3, 4).index(version)]:
+                        for statement in (*new[version], _VECTORS):
                             self._database.execute(statement)
                         if version == 3:
                             self._from_version_3()
@@ -187,6 +203,41 @@ class JudgementStore:
         answers, confidence = found["answer"].astype(np.int8), found["confidence"].astype(np.float32)
         return Answers(places, answers, confidence, found["prompt_tokens"], found["completion_tokens"])
 
+    def vectors(self, teacher: int, texts: np.ndarray) -> Vectors:
+        """The stored embeddings of those of N texts, ids [N], that a teacher has embedded; damaged ones are deleted."""
+        statement, damaged, found = (
+            "SELECT text, content, prompt_tokens, checksum FROM vector WHERE teacher = ? AND text",
+            [],
+            {},
+        )
+        with self._faults():
+            for text, content, tokens, checksum in self._select(statement, np.unique(texts).tolist(), teacher):
+                if checksum == _vector_checksum(teacher, text, content, tokens):
+                    found[text] = np.frombuffer(content, "<f4"), tokens
+                else:
+                    damaged.append(text)
+            if damaged:
+                _log.warning("warning: %s: %d embeddings are damaged and are asked for again", self.path, len(damaged))
+                with self._transaction():
+                    self._database.executemany(
+                        "DELETE FROM vector WHERE teacher = ? AND text = ?", [(teacher, text) for text in damaged]
+                    )
+        places = [place for place, text in enumerate(texts.tolist()) if text in found]
+        rows = [found[int(texts[place])] for place in places]
+        stacked = np.stack([row for row, _ in rows]) if rows else np.zeros((0, 0), np.float32)
+        return Vectors(np.array(places, np.int64), stacked, np.array([tokens for _, tokens in rows], np.int64))
+
+    def add_vectors(self, teacher: int, texts: np.ndarray, batch: Vectors) -> None:
+        """Store the embeddings of M texts, ids [M]; they are durable when this returns."""
+        contents = [row.astype("<f4").tobytes() for row in batch.vectors]
+        spent, now = batch.prompt_tokens.tolist(), int(time.time())
+        rows = [
+            (teacher, text, content, tokens, _vector_checksum(teacher, text, content, tokens), now)
+            for text, content, tokens in zip(texts.tolist(), contents, spent, strict=True)
+        ]
+        with self._faults(), self._transaction():
+            self._database.executemany("INSERT OR IGNORE INTO vector VALUES (?, ?, ?, ?, ?, ?)", rows)
+
     def replies(self, teacher: int, documents: np.ndarray) -> Replies:
         """What a teacher wrote about those of N documents, text ids [N], that the store knows.
 
@@ -255,10 +306,12 @@ class JudgementStore:
     def held(self, rule: Rule) -> list[tuple[str, int]]:
         """How many answers a rule covers, by the title of their teacher."""
         condition, values = rule.condition()
-        statement = f"SELECT t.title, COUNT(*) FROM judgement j JOIN teacher t ON t.id = j.teacher WHERE {condition}"
+        counts: Counter[str] = Counter()
         with self._faults():
-            found = self._database.execute(f"{statement} GROUP BY t.title ORDER BY t.title", values).fetchall()
-        return [(str(title), int(count)) for title, count in found]
+            for table in rule.tables:
+                statement = f"SELECT t.title, COUNT(*) FROM {table} j JOIN teacher t ON t.id = j.teacher"
+                counts.update(dict(self._database.execute(f"{statement} WHERE {condition} GROUP BY t.title", values)))
+        return sorted(counts.items())
 
     def drop(self, rule: Rule) -> int:
         """Delete the answers that a rule covers, so that they are asked for again; returns how many there were.
@@ -267,17 +320,20 @@ class JudgementStore:
         which servers called its model are forgotten.
         """
         condition, values = rule.condition()
-        covered = f"SELECT 1 FROM teacher t WHERE t.id = j.teacher AND {condition}"
+        covered, left = f"SELECT 1 FROM teacher t WHERE t.id = j.teacher AND {condition}", "SELECT teacher FROM"
+        count = 0
         with self._faults(), self._transaction():
-            cursor = self._database.execute(f"DELETE FROM judgement AS j WHERE EXISTS ({covered})", values)
-            self._database.execute("DELETE FROM served WHERE teacher NOT IN (SELECT teacher FROM judgement)")
-        return cursor.rowcount
+            for table in rule.tables:
+                count += self._database.execute(f"DELETE FROM {table} AS j WHERE EXISTS ({covered})", values).rowcount
+            self._database.execute(f"DELETE FROM served WHERE teacher NOT IN ({left} judgement UNION {left} vector)")
+        return count
 
     def known(self, identity: dict[str, Any], prompt: str) -> tuple[int, int, int]:
         """How many pairs a teacher has answered, and the tokens of their prompts and of their answers."""
         key = _hash(json.dumps([json.dumps(identity, sort_keys=True), prompt]))
+        table, answers = ("vector", "0") if prompt == EMBEDDING else ("judgement", "j.completion_tokens")
         statement = (
-            "SELECT COUNT(*), TOTAL(j.prompt_tokens), TOTAL(j.completion_tokens) FROM judgement j"
+            f"SELECT COUNT(*), TOTAL(j.prompt_tokens), TOTAL({answers}) FROM {table} j"
             " JOIN teacher t ON t.id = j.teacher WHERE t.hash = ?"
         )
         with self._faults():
@@ -351,6 +407,10 @@ def _checksums(table: np.ndarray) -> np.ndarray:
     for name in _NAMES[:-1]:
         total = mix(total * 31 + splitmix64(np.ascontiguousarray(table[name]).view(np.int64)))
     return total
+
+
+def _vector_checksum(teacher: int, text: int, content: bytes, tokens: int) -> bytes:
+    return sha256(repr((teacher, text, tokens)).encode() + content).digest()[:16]
 
 
 def _marks(values: Sequence[Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
@@ -25,7 +26,7 @@ from xmcbench.teachers.prompts import (
     read_labels,
     template,
 )
-from xmcbench.teachers.teacher import CUT, REFUSED, Answers, Pairs, Replies, Teacher, TeacherError
+from xmcbench.teachers.teacher import CUT, REFUSED, Answers, Pairs, Replies, Teacher, TeacherError, Vectors
 from xmcbench.trial.run import UNPARSED, YES
 from xmcbench_plugins.teachers.refusals import (
     LIMITS,
@@ -38,10 +39,14 @@ from xmcbench_plugins.teachers.refusals import (
     unsupported,
 )
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
+R = TypeVar("R")
 TOKENS_OF_A_WORD = 4 / 3  # about, of English
+TEXTS = 32  # of a request for embeddings
+BYTES_OF_A_TOKEN = 4  # about, of English
 NO_KEY = "none"  # sent to a server that needs no key
-RESERVED = ("messages", "model", "n", "stream")  # fields that the harness writes or relies on
+RESERVED = ("input", "messages", "model", "n", "stream")  # fields that the harness writes or relies on
 
 
 class _Request(NamedTuple):
@@ -50,6 +55,13 @@ class _Request(NamedTuple):
     places: range
     prompt: str
     tokens: int
+
+
+class _Texts(NamedTuple):
+    """Texts of one request for embeddings, and their indices."""
+
+    places: range
+    texts: Sequence[str]
 
 
 class _Reply(NamedTuple):
@@ -68,7 +80,7 @@ class _Reply(NamedTuple):
 
 
 class Endpoint(Teacher):
-    """Asks a chat model for one word per label, with several requests in flight.
+    """Asks a chat model for one word per label, or a model of embeddings, with several requests in flight.
 
     Requests are sent document by document: their prompts share a prefix, so that a server with a prefix cache reads
     each document once. A request that fails temporarily (429, 5xx, a time-out, a broken connection, a reply that is no
@@ -78,7 +90,7 @@ class Endpoint(Teacher):
     """
 
     name = "openai"
-    summary = "a chat model behind an OpenAI-compatible endpoint"
+    summary = "a chat model, or one of embeddings, behind an OpenAI-compatible endpoint"
     version = 2  # replies with thoughts are read, and have room
 
     class Config(Teacher.Config):
@@ -143,6 +155,7 @@ class Endpoint(Teacher):
         self._several = has_several_labels(self.template)
         self._per_prompt = self.config.labels_per_prompt if self._several else 1
         self._without_answer = ""
+        self._told_wrong = False  # whether a count of tokens was not believed
 
     def identity(self) -> dict[str, Any]:
         """What the answers depend on besides the bytes of a prompt. Version 2 has the answers of version 1."""
@@ -192,7 +205,15 @@ class Endpoint(Teacher):
         for replies in self._replied(requests, self._reply):
             yield from replies
 
-    def _replied(self, requests: Iterator[_Request], read: Callable[[_Request], T]) -> Iterator[list[T]]:
+    def embed(self, texts: Sequence[str]) -> Iterator[Vectors]:
+        starts = range(0, len(texts), TEXTS)
+        requests = (
+            _Texts(range(start, min(start + TEXTS, len(texts))), texts[start : start + TEXTS]) for start in starts
+        )
+        for batches in self._replied(requests, self._vectors):
+            yield from batches
+
+    def _replied(self, requests: Iterator[R], read: Callable[[R], T]) -> Iterator[list[T]]:
         """What `read` makes of each request, in lists of those that were finished together."""
         from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
@@ -314,6 +335,39 @@ class Endpoint(Teacher):
             cut=choice.finish_reason == "length",
             refusal=filtered(choice),
         )
+
+    def _vectors(self, request: _Texts) -> Vectors:
+        """The embeddings of some texts, with the tokens that the server charges, divided by the texts' bytes.
+
+        A count that no tokenizer could give is not believed: about `BYTES_OF_A_TOKEN` bytes are a token then.
+        """
+        wanted = {name: value for name, value in self.config.request.items() if value is not None}
+        reply = self._client.embeddings.create(
+            model=self.config.model,
+            input=[text or " " for text in request.texts],
+            encoding_format="float",
+            extra_body=wanted or None,
+        )
+        if reply.model:
+            self.served_as.add(str(reply.model))
+        sizes = np.array([len(text.encode()) for text in request.texts], np.int64)
+        told = getattr(reply.usage, "prompt_tokens", None)
+        least = sum(1 + len(text.split()) // 4 for text in request.texts)  # a server may cut long texts itself
+        if not isinstance(told, int) or not least <= told <= int(sizes.sum()) + 8 * len(sizes):
+            spent = 1 + sizes // BYTES_OF_A_TOKEN
+            if not self._told_wrong:
+                self._told_wrong = True
+                _log.warning(
+                    "warning: teacher %s: its server counts %s tokens in %d texts of %s bytes, which cannot be: %s are "
+                    "charged, by their length",
+                    *(self.title, told, len(sizes), f"{sizes.sum():,}", f"{spent.sum():,}"),
+                )
+        else:
+            ends = np.rint(told * np.cumsum(1 + sizes) / (1 + sizes).sum()).astype(np.int64)
+            spent = np.diff(ends, prepend=0)
+        rows = sorted(reply.data, key=lambda entry: entry.index)
+        vectors = np.array([entry.embedding for entry in rows], np.float32)
+        return Vectors(np.array(request.places), vectors, spent)
 
     def _described(self, problem: BaseException) -> TeacherError:
         """The error for a request that kept failing: one line, without secrets."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Mapping
 from importlib import import_module
@@ -28,9 +30,11 @@ def check_reply(response: Any) -> None:
     """
     if response.is_success:
         response.read()
-        if not _is_completion(response):
+        embeds = response.request.url.path.endswith("/embeddings")
+        if not (_is_embedding(response) if embeds else _is_completion(response)):
             http = import_module(type(response).__module__.partition(".")[0])  # httpx or its successor
-            raise http.DecodingError("its replies are not completions", request=response.request)
+            kind = "an embedding of each text" if embeds else "completions"
+            raise http.DecodingError(f"its replies are not {kind}", request=response.request)
 
 
 def _is_completion(response: Any) -> bool:
@@ -40,6 +44,21 @@ def _is_completion(response: Any) -> bool:
         text, usage = reply["choices"][0]["message"].get("content"), reply.get("usage")
         return isinstance(text, str | None) and (
             usage is None or usage["prompt_tokens"] + usage["completion_tokens"] >= 0
+        )
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+        return False
+
+
+def _is_embedding(response: Any) -> bool:
+    """Whether a reply is JSON with one vector for each text of its request, all of finite numbers and equally long."""
+    try:
+        texts, reply = json.loads(response.request.content)["input"], response.json()
+        vectors = [entry["embedding"] for entry in reply["data"]]
+        places = sorted(entry["index"] for entry in reply["data"])
+        return (
+            places == list(range(len(texts)))
+            and {len(vector) for vector in vectors} == {max(1, len(vectors[0]))}
+            and all(math.isfinite(number) for vector in vectors for number in vector)
         )
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         return False

@@ -21,7 +21,7 @@ from xmcbench.data import TrainingData, load
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.teachers.judges import AnnotatedDataset
-from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError
+from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError, Vectors
 
 _KINDS = (np.int64, np.int8, np.float32, np.int64, np.int64)  # of the columns of `Answers`
 
@@ -44,6 +44,10 @@ class SubprocessTeacher:
         return self._teacher.without_answer
 
     @property
+    def price(self) -> tuple[float, float]:
+        return self._teacher.price
+
+    @property
     def served_as(self) -> set[str]:
         return self._teacher.served_as
 
@@ -63,6 +67,9 @@ class SubprocessTeacher:
         for places, texts, prompts, completions, answers in self._call(self._started(), request):
             spent = np.array(prompts, np.int64), np.array(completions, np.int64)
             yield Replies(np.array(places, np.int64), texts, spent[0], spent[1], np.array(answers, np.int8))
+
+    def embed(self, texts: Sequence[str]) -> Iterator[Vectors]:
+        return self._teacher.embed(texts)  # annotations say nothing about a text alone
 
     def close(self) -> None:
         if self._process is not None:

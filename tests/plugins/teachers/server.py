@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 # Faults that befall a prompt each time.
 ALWAYS = {"401", "404", "parameter", "too long", "filter", "half", "chatter", "thinks", "apart", "rambles"}
 ALWAYS |= {"other model"}
+LIES = {"401", "404", "longer", "no usage", "much usage", "negative"}  # of a server of embeddings, each time
 ERRORS = {
     "401": {"message": "wrong key {key}", "code": "invalid_api_key"},
     "404": {"message": "The model `m` does not exist.", "code": "model_not_found"},
@@ -58,6 +59,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if "input" in body:
+            return self.embed(body["input"])
         prompt = body["messages"][-1]["content"]
         with self.lock:
             self.seen[prompt] += 1
@@ -119,6 +122,37 @@ class Handler(BaseHTTPRequestHandler):
             if self.last and self.said >= self.last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
+    def embed(self, texts: list[str]) -> None:
+        """A vector for each text, the last text first: how often each of three letters is in it."""
+        with self.lock:
+            self.seen[json.dumps(texts)] += 1
+            fault = self.fault if self.seen[json.dumps(texts)] == 1 or self.fault in LIES else ""
+            with self.log.with_suffix(".asked").open("a") as log:
+                log.write("x")
+        if fault.isdigit():
+            error = ERRORS.get(fault, {"message": "not now"})
+            return self.reply(int(fault), json.dumps({"error": error}))
+        if fault == "slow":
+            time.sleep(0.1)
+        vectors = [[float(text.count(letter)) for letter in "aeo"] for text in texts]
+        if fault == "nan":
+            vectors[0][0] = float("nan")
+        if fault == "longer":
+            vectors = [[*vector, 1.0] for vector in vectors]
+        rows = [{"object": "embedding", "index": i, "embedding": v} for i, v in enumerate(vectors)][::-1]
+        if fault == "few":
+            rows = rows[1:]
+        told = {"no usage": 0, "much usage": 10**9, "negative": -5}.get(fault, sum(map(tokens_of, texts)))
+        usage = {"prompt_tokens": told, "total_tokens": told}
+        with self.lock:
+            with self.log.open("a") as log:
+                log.writelines(json.dumps([text, "embedding"]) + "\n" for text in texts)
+            content = "not JSON" if fault == "garbage" else json.dumps({"model": "m", "data": rows, "usage": usage})
+            self.reply(200, content)
+            type(self).said += len(texts)
+            if self.last and self.said >= self.last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
     def reply(self, status: int, content: str, kind: str = "application/json", cut: int | None = None) -> None:
         data = content.encode()
         self.send_response(status)
@@ -151,6 +185,11 @@ def answer(prompt: str) -> tuple[list[tuple[str, str]], str]:
 def word(document: str, label: str) -> str:
     known = document.split()
     return "maybe" if label == "unclear" else "yes" if any(part in known for part in label.split()) else "no"
+
+
+def tokens_of(text: str) -> int:
+    """The tokens that the server counts in a text to embed."""
+    return 1 + len(text.split())
 
 
 class Server:
