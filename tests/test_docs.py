@@ -66,7 +66,7 @@ def plugins(page: str) -> list[str]:
 
 PLUGINS = [
     (page, number)
-    for page in ("README.md", "docs/tutorial-method.md", "docs/writing-a-plugin.md")
+    for page in ("README.md", "docs/tutorial-method.md", "docs/writing-a-plugin.md", "docs/teachers.md")
     for number in range(len(plugins(page)))
 ]
 
@@ -89,6 +89,8 @@ def example(request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.Mo
 def check_method(method: type[Method], bench: Bench) -> None:
     """It can be run, and what it saves predicts as it does."""
     settings: dict[str, Any] = {"method": method.name}
+    if "service" in method.Config.model_fields:
+        settings["service"] = "words"
     if issubclass(method, DualEncoder):
         settings["encoder"] = "tiny"
     if issubclass(method, EmbeddingMethod):

@@ -81,7 +81,7 @@ def method(name: str = "mine", hook: str = "register_methods", thing: str = "Min
         (method(hook="register_method"), "unknown hook 'register_method'"),
         (method(hook="register_methods", thing="3"), "is not a subclass of xmcbench.Method"),
         (method(hook="register_teachers"), "is not a subclass of xmcbench.teachers.Teacher"),
-        (TEACHER.replace("def ask", "def answer"), "Mine does not define ask"),
+        (TEACHER.replace("def ask", "def answer"), "Mine does not define ask, write or embed"),
         (TEACHER.replace("summary", "about"), "Mine has no summary"),
         (method(hook="register_datasets"), "is not a Source or a Family of xmcbench.data"),
         (method(hook="register_evaluators"), "does not define compute"),

@@ -112,6 +112,10 @@ AllowIncomplete = Annotated[
 EncoderName = Annotated[str | None, Option(metavar="NAME", help="Use this encoder instead of the suite's.")]
 TableFormat = Annotated[Literal["table", "markdown", "latex", "csv"], Option(help="Output format.")]
 DataDir = Annotated[Path, Option(envvar="XMCBENCH_DATA", help="Folder of datasets.")]
+TeacherPrice = Annotated[
+    str | None,
+    Option(metavar="IN,OUT", help="Money per million tokens of a teacher's prompts and answers, as 0.15,0.60."),
+]
 StoreDir = Annotated[Path, Option(envvar="XMCBENCH_STORE", help="Folder of results.")]
 DryRun = Annotated[bool, Option("--dry-run", help="Show the plan and run nothing.")]
 INTERRUPTED = 130  # exit code, as shells have it

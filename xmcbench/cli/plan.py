@@ -20,6 +20,7 @@ from xmcbench.cli.options import (
     StoreDir,
     SuitePath,
     TableFormat,
+    TeacherPrice,
 )
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo
@@ -52,10 +53,7 @@ def plan(
     encoder: EncoderName = None,
     allow: AllowIncomplete = False,
     format: TableFormat = "table",
-    teacher_price: Annotated[
-        str | None,
-        Option(metavar="IN,OUT", help="Money per million tokens of a teacher's prompts and answers, as 0.15,0.60."),
-    ] = None,
+    teacher_price: TeacherPrice = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
@@ -94,8 +92,7 @@ def plan(
     echo(render_tables(_tables(plans, seeds, machine) if plans else [], format))
     steps = {(plan.trial.dataset, plan.trial.label): plan.ledger.steps for plan in plans}
     lines = {"follows from data and budget": asked.followed(trials), "note": remarks(trials, extents, steps)}
-    price = Price.parse(teacher_price) if teacher_price is not None else None
-    lines["note"] += teacher_costs(trials, extents, store, price)
+    lines["note"] += teacher_costs(trials, extents, store, Price.parse(teacher_price))
     overlong = [reason for plan in plans if (reason := too_long(plan, asked.timeout))]
     for kind, texts in (*lines.items(), ("not planned", left_out), ("fails", failing), ("too long", overlong)):
         for text in texts:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from typer import Exit, Option
+from typer import Exit, Option, confirm
 
 from xmcbench.cli.options import (
     INTERRUPTED,
@@ -20,6 +20,7 @@ from xmcbench.cli.options import (
     Sets,
     StoreDir,
     SuitePath,
+    TeacherPrice,
     executor_names,
     tracker_names,
 )
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from xmcbench.runs.plan import PlannedTrial
     from xmcbench.runs.runner import Runner, Settings
     from xmcbench.suite.tuning import Tune
+    from xmcbench.teachers.costs import Price
     from xmcbench.tracking.tracker import Tracker
     from xmcbench.trial.record import Record
     from xmcbench.trial.trial import Trial
@@ -46,6 +48,10 @@ def run(
     allow: AllowIncomplete = False,
     data: DataDir = Path("data"),
     store: StoreDir = Path("results"),
+    teacher_price: TeacherPrice = None,
+    allow_network: Annotated[
+        bool, Option("--allow-network", help="Run methods that reach hosts which they name; else you are asked.")
+    ] = False,
     retry: Annotated[bool, Option("--retry", help="Run trials that failed before again.")] = False,
     changed: Annotated[
         bool, Option("--changed", help="Run trials again whose plugin has other code than they ran with.")
@@ -110,6 +116,7 @@ def run(
     from xmcbench.runs.plan import exit_code
     from xmcbench.runs.runner import Settings
     from xmcbench.suite.resources import Share
+    from xmcbench.teachers.costs import Price
 
     add_files(plugins or ())
     settings = Settings(
@@ -130,7 +137,7 @@ def run(
         command=sys.argv,
     )
     trackers = [registry().thing("tracker", name)(store) for name in dict.fromkeys(track or ())]
-    runner, records = _run(settings, dry_run, trackers, note=True)
+    runner, records = _run(settings, dry_run, trackers, Price.parse(teacher_price), allow_network, note=True)
     if runner.suite.tables or runner.suite.equal:
         from xmcbench.cli.leaderboard import of_suite
 
@@ -139,21 +146,31 @@ def run(
 
 
 def _run(
-    settings: Settings, dry_run: bool, trackers: Sequence[Tracker] = (), note: bool = False
+    settings: Settings,
+    dry_run: bool,
+    trackers: Sequence[Tracker] = (),
+    price: Price | None = None,
+    allow_network: bool = False,
+    note: bool = False,
 ) -> tuple[Runner, list[Record]]:
     """Print the plan of a suite, run it unless this is a dry run, and print the leaderboard.
 
     With a `note` on changes of the code that are not in git: these trials cannot be submitted.
     """
+    from xmcbench.runs.plan import network_note
     from xmcbench.runs.runner import Runner
 
     with patience("opening datasets, planning"):
         read = _edited(settings.suite)
         runner = Runner(settings)
         plan = runner.plan()
-        print_plan(runner, plan)
+        print_plan(runner, plan, price)
     if dry_run:
         raise Exit
+    if (reached := network_note(runner.to_run(plan))) and not allow_network:
+        if not sys.stdin.isatty():
+            raise XMCBenchError(f"{reached}: expected --allow-network")
+        confirm("Run them?", abort=True)
     from xmcbench.api import board_of
     from xmcbench.runs.plan import Action
     from xmcbench.runs.progress import display, tracked
@@ -218,15 +235,14 @@ def _tuning(tune: Tune, trials: Sequence[Trial], entries: Mapping[str, str]) -> 
     return f"tuned first: {samples}, budget {budget}; about {trainings} trainings before the {len(trials)} below\n"
 
 
-def print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
+def print_plan(runner: Runner, plan: Sequence[PlannedTrial], price: Price | None = None) -> None:
     """Print what each trial needs, the settings that follow, and what to expect of them."""
-    from xmcbench.runs.plan import Action, remarks
+    from xmcbench.runs.plan import remarks
     from xmcbench.teachers.costs import teacher_costs
 
     trials, suite = [planned.trial for planned in plan], runner.suite
     notes = [*remarks(trials, runner.extents), *runner.predicted_failures(plan)]  # raises before anything is shown
-    todo = [planned.trial for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
-    notes += teacher_costs(todo, runner.extents, runner.store.root)
+    notes += teacher_costs(runner.to_run(plan), runner.extents, runner.store.root, price)
     if suite.tune:
         echo(_tuning(suite.tune, trials, {variant.label: variant.entry for variant in suite.variants}))
     rows = [

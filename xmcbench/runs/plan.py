@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from xmcbench.data.extent import MUCH_CUT, Extent
 from xmcbench.data.lengths import share_cut
 from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.registry import registry
 from xmcbench.suite.suite import Extents
 from xmcbench.trial.budget import over_budget
 from xmcbench.trial.method import Method, build_method
@@ -120,7 +121,15 @@ def remarks(
         identity = json.dumps([trial.method, trial.dataset, config, trial.budget.limits()], sort_keys=True)
         same[identity][trial.label] = settings
     alike = [_of_alike(group) for group in same.values() if len(group) > 1]
+    alike += filter(None, [network_note(trials)])
     return [f"{', '.join(names)} on {text}" for text, names in labels.items()] + list(dict.fromkeys(alike))
+
+
+def network_note(trials: Iterable[Trial]) -> str:
+    """Which hosts the methods of some trials say that they reach by themselves; empty where none says so."""
+    infos = {trial.method: registry().method(trial.method, trial.distribution).thing.info for trial in trials}
+    reached = [f"{name} reaches {' and '.join(info.network)}" for name, info in infos.items() if info.network]
+    return f"while they fit and predict, {' and '.join(reached)}" if reached else ""
 
 
 def _of_alike(group: Mapping[str, frozenset[str]]) -> str:

@@ -15,7 +15,7 @@ from xmcbench.data.extent import Extent, extent
 from xmcbench.data.prepared import default_cache_dir, load_card
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.pretrained import UnfitModelError
-from xmcbench.files.secrets import redacted
+from xmcbench.files.secrets import redacted, secret
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.executor import Executor, InProcess, Task, ThisProcess
 from xmcbench.runs.gpus import visible_gpus
@@ -176,6 +176,10 @@ class Runner:
         reason = older.older_than(trial.versions) if older else ""
         return PlannedTrial(trial, Action.RUN, f"again: {reason}" if reason else "", record)
 
+    def to_run(self, plan: Sequence[PlannedTrial]) -> list[Trial]:
+        """The trials of a plan that are run."""
+        return [planned.trial for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
+
     def predicted_failures(self, plan: Sequence[PlannedTrial]) -> list[str]:
         """A line for each trial to run that is predicted to fail on this machine.
 
@@ -187,7 +191,7 @@ class Runner:
         planning the others would take as long as running many of them. On Ray only the first is predicted, since this
         machine trains nothing.
         """
-        todo = [planned.trial for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
+        todo = self.to_run(plan)
         first = {(trial.dataset, trial.label): trial for trial in reversed(todo)}
         reasons = [self._predicted_failure(trial) for trial in reversed(first.values())]
         return [reason for reason in reasons if reason]
@@ -201,7 +205,10 @@ class Runner:
         if self.settings.executor is not None:
             return None
         try:
-            build_method(trial).check_machine()
+            method = build_method(trial)
+            for name in method.info.secrets:
+                secret(name)  # also so that this process strips what it prints of it
+            method.check_machine()
         except UnfitModelError:
             raise  # the user's files are not what the suite says: nothing is planned around that
         except XMCBenchError as problem:

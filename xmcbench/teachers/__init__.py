@@ -40,4 +40,6 @@ def check_plugin(thing: Any) -> None:
     check_subclass(thing, Teacher, "xmcbench.teachers.Teacher")
     if not isinstance(getattr(thing, "summary", None), str):
         raise TypeError(f"{thing.__name__} has no summary")
+    if all(getattr(thing, name) is getattr(Teacher, name) for name in ("ask", "write", "embed")):
+        raise TypeError(f"{thing.__name__} does not define ask, write or embed")
     check_config(thing, Teacher)

@@ -29,8 +29,10 @@ class Price(NamedTuple):
     answers: float
 
     @classmethod
-    def parse(cls, text: str) -> Price:
-        """The price in a text such as `0.15,0.60`. Raises XMCBenchError."""
+    def parse(cls, text: str | None) -> Price | None:
+        """The price in a text such as `0.15,0.60`, if one is given. Raises XMCBenchError."""
+        if text is None:
+            return None
         try:
             prompts, answers = map(float, text.split(","))
         except ValueError:
@@ -53,15 +55,32 @@ def teacher_costs(
     for place, trial in reversed(first.items()):
         method, data = build_method(trial), extents.get(trial.dataset)
         configs = [value for _, value in method.config if isinstance(value, Teacher.Config)]
-        calls = int(method.foreseen(data, trial.budget).get("teacher_calls", 0)) if data and configs else 0
-        if data is None or not calls:
+        if data is None or not configs:
             continue
         teacher: Teacher = registry().thing("teacher", configs[0].name)(configs[0])
-        if teacher.simulated:
+        calls = method.foreseen(data, trial.budget).get("teacher_calls")
+        if teacher.simulated or calls == 0:
             continue
         known = registry().thing("judge", teacher.judge).known(store, teacher)
-        lines.append(f"{trial.label} on {trial.dataset}: {_costs(teacher, calls, seeds[place], known, data, price)}")
+        own = price or (Price(*teacher.price) if any(teacher.price) else None)
+        if calls is None:
+            costs = _of_embeddings(teacher, known, data, own)
+        else:
+            costs = _costs(teacher, int(calls), seeds[place], known, data, own)
+        lines.append(f"{trial.label} on {trial.dataset}: {costs}")
     return lines
+
+
+def _of_embeddings(teacher: Teacher, known: Known, data: Extent, price: Price | None) -> str:
+    """What a method asks that does not foresee its questions: about each text, where it embeds all of them."""
+    texts = (data.documents or data.queries) + data.labels
+    tokens = _document_tokens(teacher, data) * (texts - data.labels) + data.label_tokens * data.labels
+    if known.embeddings:
+        tokens = texts * known.embedded_tokens / known.embeddings
+    asks = f"asks {teacher.title} about each text that it embeds: {texts:,} training queries and labels have about"
+    money = f", which cost about {tokens * price.prompts / MILLION:,.2f}" if price else ""
+    held = f"; of its embeddings the store holds {known.embeddings:,}" if known.embeddings else ""
+    return f"{asks} {tokens:,.0f} tokens{money}, and test queries come to it{held}"
 
 
 def _costs(teacher: Teacher, calls: int, seeds: int, known: Known, data: Extent, price: Price | None) -> str:
@@ -83,7 +102,11 @@ def _tokens(teacher: Teacher, known: Known, data: Extent) -> tuple[float, float]
     """About the tokens of a pair's prompt and of its answer: those of the store's answers, where there are some."""
     if known.answers:
         return known.prompt_tokens / known.answers, known.completion_tokens / known.answers
-    lengths = np.array(data.query_percentiles or [data.query_tokens])
-    document = float(lengths.clip(max=teacher.longest_document).mean())
     around = WORD_PIECES * len(teacher.template.split())
-    return (around + document) / teacher.pairs_per_prompt + data.label_tokens, WORD
+    return (around + _document_tokens(teacher, data)) / teacher.pairs_per_prompt + data.label_tokens, WORD
+
+
+def _document_tokens(teacher: Teacher, data: Extent) -> float:
+    """About the tokens of a document that the teacher reads."""
+    lengths = np.array(data.query_percentiles or [data.query_tokens])
+    return float(lengths.clip(max=teacher.longest_document).mean())

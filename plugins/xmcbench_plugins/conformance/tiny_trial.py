@@ -28,6 +28,7 @@ from xmcbench.runs.job import Job, variables
 from xmcbench.runs.local import LocalExecutor
 from xmcbench.runs.predicting import ask
 from xmcbench.suite.resources import Needs
+from xmcbench.teachers.teacher import Teacher
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.method import Method, code_versions
 from xmcbench.trial.predictions import Predictions
@@ -119,8 +120,11 @@ class TinyTrial:
     def build(self) -> Method:
         """The method, not fitted, with settings as in a suite. Raises XMCBenchError if one is missing or wrong."""
         kind: type[Method] = registry().method(self.method).thing
-        # The default encoders of most methods have to be downloaded.
+        # The default encoders of most methods have to be downloaded, and teachers may cost money.
         defaults = {"encoder": "tiny"} if "encoder" in kind.Config.model_fields else {}
+        defaults |= {
+            name: "words" for name, own in kind.Config.model_fields.items() if own.annotation is Teacher.Config
+        }
         try:
             return kind(kind.Config.model_validate_json(json.dumps({**defaults, **self.settings}), strict=True))
         except ValidationError as problem:

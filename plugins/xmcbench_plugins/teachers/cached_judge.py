@@ -392,7 +392,7 @@ class CachedJudge(AbstractContextManager["CachedJudge"]):
         sound = sound and np.isin(batch.answers, (YES, NO, UNPARSED, CUT, REFUSED)).all()
         if isinstance(batch, Vectors):
             finite = bool(np.isfinite(batch.vectors).all() and (batch.prompt_tokens >= 0).all())
-            sound = sound and batch.vectors.ndim == 2 and finite
+            sound = bool(sound) and batch.vectors.ndim == 2 and finite
         if not sound or (isinstance(batch, Answers) and not np.isfinite(batch.confidence).all()):
             raise TeacherError(f"teacher {self._teacher.title}: its answers do not fit what it was asked about")
 

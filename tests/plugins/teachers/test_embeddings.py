@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import told
+from fakes import install_own
+from fakes.bench import Bench
 
+from xmcbench.errors import XMCBenchError
+from xmcbench.runs.saved_model import load_saved_model
 from xmcbench.teachers import TeacherError
 from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import Status
+from xmcbench.trial.run import Run
 from xmcbench_plugins.teachers.database import JudgementStore, Rule
 from xmcbench_plugins.teachers.endpoint import Endpoint
 
@@ -146,3 +155,128 @@ def test_stored_embeddings_can_be_dropped_and_damage_is_noticed(
     assert len(store.vectors(2, np.arange(1, 7)).places) == 5
     assert "1 embeddings are damaged" in caplog.text
     assert store.drop(Rule("openai*")) == 5
+
+
+# Trials of the documentation's example ----------------------------------------------------------------------------
+
+NEEDS = 'needs=("label texts", "a service")'
+
+
+def bought(bench: Bench, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str] | None = None) -> None:
+    """Install the method of `docs/teachers.md`, with some of its text changed."""
+    page = (Path(__file__).parents[3] / "docs" / "teachers.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (source,) = [block for block in blocks if "@hookimpl" in block]
+    for old, new in (changed or {}).items():
+        assert old in source
+        source = source.replace(old, new)
+    monkeypatch.delitem(sys.modules, "bought_plugin", raising=False)
+    install_own(bench.root / "site", monkeypatch, "bought", source)
+
+
+def suite(bench: Bench, service: Any, **keys: Any) -> Path:
+    return bench.suite({"bought": {"method": "bought-embeddings", "service": service}}, **keys)
+
+
+def test_a_trial_is_charged_at_fit_and_predict_and_its_saved_model_asks_nobody(
+    bench: Bench, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.start()
+    bought(bench, monkeypatch)
+    service = {"name": "openai", "model": "m", "base_url": server.url, "price": list(PRICE)}
+    (record,) = bench.run(suite(bench, service)).values()
+    assert record.status is Status.OK, record.failure
+    assert record.provenance["checks"]["saved model"] == "forked process"
+    texts = server.answered()
+    assert set(texts.values()) == {1}
+    assert len(texts) == 20 + record.spent["predicted_queries"] == record.spent["teacher_calls"]
+    assert record.spent["teacher_tokens"] == cost([text for text, _ in texts])
+    assert record.spent["money"] == pytest.approx(record.spent["teacher_tokens"] * PRICE[0] / 1e6)
+    assert record.teacher == "openai m"
+    asked = server.asked()
+    (other,) = bench.run(suite(bench, service, seeds=[1]), debug=True).values()
+    assert server.asked() == asked
+    assert other.spent["money"] == record.spent["money"]
+    # Outside of a trial the service itself is asked.
+    found = load_saved_model(bench.store, record).predict(["a hat", "a shoe"], 3)
+    assert found.indices.shape == (2, 3)
+    assert server.asked() == asked + 1
+
+
+def test_a_budget_of_money_is_a_limit_and_a_line(bench: Bench, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.start()
+    bought(bench, monkeypatch)
+    service = {"name": "openai", "model": "m", "base_url": server.url, "price": list(PRICE)}
+    (record,) = bench.run(suite(bench, service, budget={"money": 150e-6})).values()
+    assert record.status is Status.ERROR
+    assert record.failure is not None
+    assert record.failure.stage == "predict"
+    assert record.failure.message.startswith("the budget pays for the embeddings of ")
+    assert record.spent["money"] <= 150e-6 + 10e-6
+    raised = suite(bench, service, budget={"money": 1.0})
+    (record,) = bench.run(raised, debug=True).values()
+    assert record.status is Status.OK
+    assert set(server.answered().values()) == {1}
+
+
+def test_costs_are_told_before_and_the_network_is_asked_for_once(
+    bench: Bench, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A host that the method names, a key that is not set; both before a trial runs."""
+    bought(bench, monkeypatch, {NEEDS: 'network=("api.example.com",), secrets=("SHOP",)'})
+    planned = suite(bench, {"name": "openai", "model": "m", "base_url": server.url, "price": [1000, 0], "retries": 0})
+    status, _, errors = told(capsys, "run", planned, *bench.places)
+    assert status == 2
+    reached = "while they fit and predict, bought-embeddings reaches api.example.com: expected --allow-network"
+    assert f"error: {reached}" in errors
+    assert re.search(r"bought on fake-20: asks openai m about each text that it embeds: 50 .* which cost about", errors)
+    assert "fails: the environment variable SHOP is not set" in errors
+    _, shown, _ = told(capsys, "methods")
+    assert "network: api.example.com, $SHOP" in shown
+
+
+FIT = "self.embed = run.embedder(self.config.service)\n"
+SAVE = 'np.savez(directory / "labels.npz", labels_LD=self.labels_LD)'
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({FIT: f"print('key', run.secret('SHOP')); {FIT}"}, Status.OK),
+        ({FIT: "raise ValueError('no entry for ' + run.secret('SHOP'))\n"}, Status.ERROR),
+        (
+            {
+                FIT: f"{FIT}        self.key = run.secret('SHOP')\n",
+                SAVE: f"{SAVE}; (directory / 'key.txt').write_text(self.key)",
+            },
+            Status.INVALID,
+        ),
+    ],
+    ids=["print", "error", "save"],
+)
+def test_a_secret_is_told_nobody(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, changes: dict[str, str], status: Status
+) -> None:
+    """Nor may a saved model hold one."""
+    monkeypatch.setenv("SHOP", "open sesame, twice")
+    bought(bench, monkeypatch, {NEEDS: "secrets=('SHOP',)", **changes})
+    (record,) = bench.run(suite(bench, "words")).values()
+    assert record.status is status, record.failure
+    if status is Status.INVALID:
+        assert record.failure is not None
+        assert record.failure.message == "save wrote a secret into key.txt: a loaded model reads it with secret()"
+    for path in (path for path in bench.root.rglob("*") if path.is_file()):
+        assert b"sesame" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(("value", "found"), [(None, "is not set"), ("short", "has 5 characters")])
+def test_a_secret_that_cannot_be_read_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, value: str | None, found: str
+) -> None:
+    run = Run(0, Budget(steps=1), tmp_path, tmp_path, secrets=("SHOP",))
+    if value is not None:
+        monkeypatch.setenv("SHOP", value)
+    with pytest.raises(XMCBenchError, match=f"the environment variable SHOP {found}"):
+        run.secret("SHOP")
+    with pytest.raises(XMCBenchError, match=r"expected a name of MethodInfo\(secrets=\('OTHER',\)\)"):
+        run.secret("OTHER")
