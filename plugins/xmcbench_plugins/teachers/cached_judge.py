@@ -388,11 +388,11 @@ class CachedJudge(AbstractContextManager["CachedJudge"]):
     def _check(self, batch: Answers | Replies | Vectors, count: int) -> None:
         """Raise TeacherError for answers to `count` questions that must not be stored."""
         sizes = {len(column) for column in vars(batch).values()}
-        sound = len(sizes) == 1 and np.isin(batch.places, np.arange(count)).all()
-        sound = sound and np.isin(batch.answers, (YES, NO, UNPARSED, CUT, REFUSED)).all()
+        sound = len(sizes) == 1 and bool(np.isin(batch.places, np.arange(count)).all())
+        sound = sound and bool(np.isin(batch.answers, (YES, NO, UNPARSED, CUT, REFUSED)).all())
         if isinstance(batch, Vectors):
             finite = bool(np.isfinite(batch.vectors).all() and (batch.prompt_tokens >= 0).all())
-            sound = bool(sound) and batch.vectors.ndim == 2 and finite
+            sound = sound and batch.vectors.ndim == 2 and finite
         if not sound or (isinstance(batch, Answers) and not np.isfinite(batch.confidence).all()):
             raise TeacherError(f"teacher {self._teacher.title}: its answers do not fit what it was asked about")
 
