@@ -79,10 +79,13 @@ class Board(_Printed):
 
     def plot(self) -> Picture:
         """Quality along the budget where it was measured on held-out queries, else quality against cost."""
-        from xmcbench.reporting.plots import write_figures
+        from xmcbench.plugins.registry import registry
+        from xmcbench.reporting.formats import Format, Shown
 
+        svg: Format = registry().thing("format", "svg")
         with TemporaryDirectory() as folder:
-            written = write_figures(self.table, self.measured.records, Path(folder), "svg")
+            shown = Shown(self.table, self.measured, self.published, Path(), lambda _: None, analysed=False)
+            written = [path for path in svg.write(shown, Path(folder)) if isinstance(path, Path)]
             if not written:
                 raise XMCBenchError("nothing to draw: fewer than two rows have a metric and a cost in common")
             chosen = next((path for path in written if path.stem.endswith("-curve")), written[0])

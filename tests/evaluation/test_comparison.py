@@ -8,7 +8,7 @@ from reporting.made import record
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.comparison import across_datasets
-from xmcbench.reporting.analyses import across_datasets_table
+from xmcbench_plugins.analysis.tables import across_datasets_table
 
 METRIC_DM = np.array([[0.9, 0.8, 0.6], [0.5, 0.75, 0.5], [0.8, 0.7, 0.6], [1.0, 0.9, 0.9]])
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from reporting.made import record
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.significance import samples
-from xmcbench.reporting.analyses import across_datasets_table
 from xmcbench.reporting.curated import findings
 from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.reporting.ranked_groups import leaderboard
@@ -25,6 +24,7 @@ from xmcbench.trial.alike import newest_code, superseded
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
+from xmcbench_plugins.analysis.tables import across_datasets_table
 from xmcbench_plugins.board.page.payload import payload
 
 FIRST, SECOND = 0.25, 0.5

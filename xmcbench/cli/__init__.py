@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from typer import Exit, Option, Typer
 
-from xmcbench.cli import compare, leaderboard, methods, plan, run, score
+from xmcbench.cli import leaderboard, methods, plan, run, score
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
@@ -33,12 +33,10 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "leaderboard": leaderboard.leaderboard,
     "tables": leaderboard.tables,
     "plan": plan.plan,
-    "compare": compare.compare,
     "show": leaderboard.show,
     "score": score.score,
     "fuse": score.fuse,
     "rescore": score.rescore,
-    "analyse": compare.analyse,
     "methods": methods.methods,
 }
 GROUPS = {

@@ -1,18 +1,19 @@
-"""The contract of a format, which writes a leaderboard, and the built-in formats of files: figures."""
+"""The contract of a format, which writes a leaderboard."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.reporting.archive import Archive
 from xmcbench.reporting.leaderboard_text import FORMATS
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Leaderboard
+
+if TYPE_CHECKING:
+    from xmcbench.evaluation.analysis import Analysis
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,11 @@ class Shown:
     published: Sequence[PublishedRow]
     data: Path  # the folder of datasets
     warn: Callable[[str], None]  # prints a line about what could not be shown
+    analysed: bool = True  # whether predictions and datasets are read, which analyses take
+
+    def analyses(self) -> Mapping[str, Analysis]:
+        """The analyses of the trials shown whose predictions and dataset are at hand, by key."""
+        return self.measured.analyses(self.table, self.data, self.warn) if self.analysed else {}
 
 
 @dataclass(frozen=True)
@@ -37,20 +43,6 @@ class Format:
     name: str
     summary: str
     write: Callable[[Shown, Path | None], str | Sequence[Path]]
-
-
-def _figures(format: str, shown: Shown, output: Path | None) -> Sequence[Path]:
-    from xmcbench.reporting.plots import write_figures
-
-    analyses = shown.measured.analyses(shown.table, shown.data, shown.warn)
-    return write_figures(shown.table, shown.measured.records, output or Path("leaderboard-figures"), format, analyses)
-
-
-@hookimpl
-def register_formats(register: Callable[[Format], None]) -> None:
-    """Register the formats of figures."""
-    for name in ("png", "pdf", "svg"):
-        register(Format(name, "figures of quality and cost", partial(_figures, name)))
 
 
 def check_plugin(thing: Any) -> None:

@@ -19,11 +19,12 @@ def write_html(shown: Shown, output: Path | None) -> Sequence[Path]:
     from xmcbench.reporting.leaderboard_text import bibtex_entry
     from xmcbench_plugins.board.page import write_page
 
-    analyses = shown.measured.analyses(shown.table, shown.data, shown.warn)
     bibtex = {row.paper: bibtex_entry(row) for row in shown.published}
     folder = output or Path("leaderboard-site")
     measured = shown.measured
-    return write_page(shown.table, measured.records, folder, analyses, read_claims(), bibtex, measured.resampled)
+    return write_page(
+        shown.table, measured.records, folder, shown.analyses(), read_claims(), bibtex, measured.resampled
+    )
 
 
 def write_logs(shown: Shown, output: Path | None) -> Sequence[Path]:

@@ -237,7 +237,7 @@ def show(
         if len(labels) > SHOWN_LABELS:
             echo(f"  and {len(labels) - SHOWN_LABELS:,} more labels")
     if figures is not None:
-        from xmcbench.reporting.plots import label_distribution
+        from xmcbench_plugins.datasets.figure import label_distribution
 
         path = figures / f"{name}-labels.svg"
         label_distribution(dataset, path)

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reporting.leaderboards import analysed, measured
+from reporting.made import record
 
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, SIMILARITY_OF_TAIL, Analysis
 from xmcbench.evaluation.calibration import reliability
-from xmcbench.reporting.analyses import analysis_tables, names, write_analyses
-
-from .leaderboards import analysed, measured
-from .made import record
+from xmcbench_plugins.analysis.tables import analysis_tables, names, write_analyses
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reporting.leaderboards import HOSTILE, analysed, board, measured, published
+from reporting.made import record
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.calibration import reliability
 from xmcbench.reporting import plots
-from xmcbench.reporting.plots import UNDATED, drawing, write_analysis_figures, write_figures
+from xmcbench.reporting.plots import UNDATED, drawing
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import View
-
-from .leaderboards import HOSTILE, analysed, board, measured, published
-from .made import record
+from xmcbench_plugins.analysis import figures
+from xmcbench_plugins.analysis.figures import write_analysis_figures, write_figures
 
 pytest.importorskip("matplotlib")
 MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
@@ -38,7 +39,7 @@ def test_figures_are_files_of_their_format_and_the_same_bytes_again(tmp_path: Pa
 def test_every_dataset_and_budget_has_figures_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
     for name in ("_cost", "_curves", "deciles"):
-        monkeypatch.setattr(plots, name, lambda *facts: drawn.append(facts[-1].name))
+        monkeypatch.setattr(figures, name, lambda *facts: drawn.append(facts[-1].name))
     records, table = board()
     paths = write_figures(table, records, tmp_path, "pdf", analysed(records))
     assert drawn == [path.name for path in paths]
@@ -66,8 +67,8 @@ def test_colours_are_those_of_the_page() -> None:
 
 def test_the_front_is_of_what_nothing_beats() -> None:
     places = [(1.0, 10.0), (2.0, 9.0), (2.0, 30.0), (3.0, 30.0), (4.0, 40.0)]
-    points = [plots.Point("measured", "", 0, x, y, (0.0, 0.0)) for x, y in places]
-    front = plots._front(points)
+    points = [figures.Point("measured", "", 0, x, y, (0.0, 0.0)) for x, y in places]
+    front = figures._front(points)
     assert [(point.x, point.y) for point in front] == [(1.0, 10.0), (2.0, 30.0), (4.0, 40.0)]
     for point in points:
         beaten = any(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,7 +10,9 @@ from typer import Argument, Option
 
 from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat, names_in, trial_names
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.runs.terminal import echo
+from xmcbench.plugins.commands import Command
+from xmcbench.plugins.hookspecs import hookimpl
+from xmcbench.runs.terminal import echo, patience
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,9 +41,9 @@ def compare(
     from xmcbench.evaluation.comparison import compare as compared
     from xmcbench.evaluation.comparison import compare_stored
     from xmcbench.evaluation.evaluator import stored_predictions
-    from xmcbench.reporting.analyses import changed_queries, compared_table, comparison_table
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.store import Store
+    from xmcbench_plugins.analysis.tables import changed_queries, compared_table, comparison_table
 
     place = Store(store)
     sides = find_seeds(place, first), find_seeds(place, second)
@@ -105,17 +107,17 @@ def analyse(
     """
     from xmcbench.cli.find import find_trial, find_trials
     from xmcbench.data import load
-    from xmcbench.reporting.analyses import (
+    from xmcbench.reporting.processor_time import processor_table
+    from xmcbench.reporting.text_table import render_tables
+    from xmcbench.runs.saved_model import load_calibration
+    from xmcbench.trial.store import Store
+    from xmcbench_plugins.analysis.tables import (
         across_datasets_table,
         analyse_together,
         analysis_tables,
         names,
         write_analyses,
     )
-    from xmcbench.reporting.processor_time import processor_table
-    from xmcbench.reporting.text_table import render_tables
-    from xmcbench.runs.saved_model import load_calibration
-    from xmcbench.trial.store import Store
 
     if figures and out is None:
         raise XMCBenchError("--figures needs a folder: expected --out DIR")
@@ -134,7 +136,7 @@ def analyse(
     if out is not None:
         written = [write_analyses(analyses, out)]
         if figures:
-            from xmcbench.reporting.plots import write_analysis_figures
+            from xmcbench_plugins.analysis.figures import write_analysis_figures
 
             written += write_analysis_figures(analyses, out, figures)
         echo("\n".join(f"wrote {path}" for path in written), err=True)
@@ -154,3 +156,10 @@ def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
     from xmcbench.engine.search.index import mean_similarity
 
     return mean_similarity(vectors)
+
+
+@hookimpl
+def register_commands(register: Callable[[Command], None]) -> None:
+    """Register `xmcbench compare` and `xmcbench analyse`."""
+    for command in (compare, analyse):
+        register(Command(command.__name__, patience(command.__name__)(command)))
