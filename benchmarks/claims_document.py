@@ -89,15 +89,15 @@ def summary(file: ClaimFile) -> Iterator[str]:
     """The lines that matter."""
     regimes = [regime for claim in file.claims for regime in claim.regimes]
     asked = sum(any(own.columns for own in claim.regimes) for claim in file.claims)
-    yield f"- **{asked} of {len(file.claims)} claims in {len(regimes)} attempts**: {counted(regimes)}."
+    yield f"- We tested **{asked} of {len(file.claims)} claims** in {len(regimes)} attempts: {counted(regimes)}."
     at_scale = sum(bool(regime.columns and regime.scale and regime.scale.papers) for regime in regimes)
-    yield f"- Attempts at a paper's own scale, where a claim can be reproduced or contradicted: {at_scale or 'none'}."
+    yield f"- {at_scale or 'No'} attempt{'s were' if at_scale > 1 else ' was'} at a paper's own scale, where a claim can be reproduced or contradicted."
     found = {claim.id: {own.finding for own in claim.regimes if own.columns} for claim in file.claims}
     for title, wanted in IN_EVERY_REGIME.items():
         if ids := [id for id, findings in found.items() if findings == wanted]:
             yield f"- **{title} in every regime**: {links(ids)}."
     if ids := [id for id, findings in found.items() if {"seen", "not seen"} <= findings]:
-        yield f"- **The regimes contradict each other**: {links(ids)}."
+        yield f"- **Seen in one regime and not in another**: {links(ids)}."
     if ids := [claim.id for claim in file.claims if claim.regimes and not found[claim.id]]:
         yield f"- Not run yet: {links(ids)}."
     needs: dict[str, list[str]] = defaultdict(list)
@@ -112,9 +112,9 @@ def summary(file: ClaimFile) -> Iterator[str]:
         if any(column.sign != "?" for column in own.changes):
             matter[own.question].append(own.of)
     texts = "; ".join(f"{question} ({links(ids)})" for question, ids in matter.items())
-    yield f"- **Reasons that were tested alone and matter**: {texts or 'none'} ({len(tested)} tests)."
+    yield f"- **Conditions that change the difference significantly**, of {len(tested)} that were tested: {texts or 'none'}."
     findings = counted(question.regime for question in file.questions)
-    yield f"- Apart from the claims, {len(file.questions)} questions of our own: {findings}."
+    yield f"- We also asked {len(file.questions)} questions of our own: {findings}."
 
 
 def links(ids: Iterable[str]) -> str:
