@@ -91,7 +91,8 @@ def summary(file: ClaimFile) -> Iterator[str]:
     asked = sum(any(own.columns for own in claim.regimes) for claim in file.claims)
     yield f"- We tested **{asked} of {len(file.claims)} claims** in {len(regimes)} attempts: {counted(regimes)}."
     at_scale = sum(bool(regime.columns and regime.scale and regime.scale.papers) for regime in regimes)
-    yield f"- {at_scale or 'No'} attempt{'s were' if at_scale > 1 else ' was'} at a paper's own scale, where a claim can be reproduced or contradicted."
+    tried = "No attempt was" if not at_scale else "One attempt was" if at_scale == 1 else f"{at_scale} attempts were"
+    yield f"- {tried} at a paper's own scale, where a claim can be reproduced or contradicted."
     found = {claim.id: {own.finding for own in claim.regimes if own.columns} for claim in file.claims}
     for title, wanted in IN_EVERY_REGIME.items():
         if ids := [id for id, findings in found.items() if findings == wanted]:
@@ -112,7 +113,8 @@ def summary(file: ClaimFile) -> Iterator[str]:
         if any(column.sign != "?" for column in own.changes):
             matter[own.question].append(own.of)
     texts = "; ".join(f"{question} ({links(ids)})" for question, ids in matter.items())
-    yield f"- **Conditions that change the difference significantly**, of {len(tested)} that were tested: {texts or 'none'}."
+    title = f"- **Conditions that change the difference significantly**, of {len(tested)} that were tested"
+    yield f"{title}: {texts or 'none'}."
     findings = counted(question.regime for question in file.questions)
     yield f"- We also asked {len(file.questions)} questions of our own: {findings}."
 
