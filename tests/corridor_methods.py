@@ -90,6 +90,7 @@ METHODS: dict[str, Training] = {
     "memory": Training({"first": FIRST, "share": 0.5}, Mistake("no training queries", {"query_weight": 0.0})),
     "classifier": Training(CLASSIFIER, Mistake("no dropout on the query's vector", {"dropout": 0.0}), {"epochs": 4}),
     "dexa": Training(DEXA, halved(DEXA)),
+    "colbert": Training(DUAL, halved(DUAL)),
     "fuse": Training({"parts": [FIRST, {"method": "tfidf-nn"}]}, Mistake("one part twice", {"parts": [FIRST, FIRST]})),
     "cross-encoder": Training(CROSS, Mistake("the cross-encoder does not train", {"epochs": 0.0})),
     "sparse-ranker": Training({"first": FIRST}, Mistake("the ranker's score is left out", {"weight": 0.0})),

@@ -59,6 +59,7 @@ TRAININGS: dict[str, Training] = {
     ),
     "dexml, soft top-k": Training("dexml", {"negatives": "all", "loss": "soft-top-k", "k": 2}, CONVERGED),
     "ngame": Training("ngame", {**CLUSTERED, "first_hardest": 20, "hardest": 3}),
+    "colbert": Training("colbert", {"tokens": 6, "dimensions": 8}),
     "dexa": Training("dexa", {**CLUSTERED, "auxiliary_vectors": 16}),
     "prime": Training("prime", {**CLUSTERED, "free_vectors": 16, "queries_per_centroid": 2}),
     "unidec": Training("unidec", {**MINED, "dimension": 16, "extra_positives": 1}),

@@ -19,6 +19,7 @@ from xmcbench.plugins.registry import registry
 
 # Small trainings that move the weights. Workers draw an encoder's dropout each for its own texts; modules have theirs.
 METHODS: dict[str, dict[str, Any]] = {
+    "colbert": {"tokens": 6, "dimensions": 8},
     "dexa": {"auxiliary_vectors": 8, "learning_rate": 1e-2},
     "dexml": {"negatives": "in-batch"},
     "maclr": {"learning_rate": 1e-3, "cluster_size": 8, "cluster_every": 1},
@@ -54,6 +55,7 @@ MEMORISED: dict[str, tuple[dict[str, Any], dict[str, int], float]] = {
     "dexml cache": ({"negatives": "embedding-cache", "cached_negatives": 10}, {"steps": 60}, 0.95),
     "dexml all": ({"negatives": "all", "loss": "soft-top-k"}, {"steps": 60}, 0.95),
     "dexml tiny": (MINED | {"encoder": "tiny", "learning_rate": 1e-3}, {"steps": 15}, 0.95),
+    "colbert": ({"temperature": 0.2}, {"steps": 40}, 0.95),
     "ngame clusters": ({"first_hardest": None, **CLUSTERED}, {"epochs": 20}, 0.99),
     "ngame shuffled": ({"first_hardest": None, "batches": "shuffled"}, {"epochs": 20}, 0.99),
     "ova adam": ({"table": {"learning_rate": 0.3}, **SLOW}, {"steps": 150}, 0.99),
@@ -117,11 +119,11 @@ def test_it_memorises_random_pairs(case: str, tmp_path: Path) -> None:
     assert share_memorised(make, tmp_path, budget, pairs=pairs) > least
 
 
-@pytest.mark.parametrize("name", ["dexml", "ngame", "unidec", "untrained"])
+@pytest.mark.parametrize("name", ["colbert", "dexml", "ngame", "unidec", "untrained"])
 def test_what_is_saved_predicts_the_same(name: str, small_encoder: str, tmp_path: Path) -> None:
     method, again = fitted(name, small_encoder, tmp_path), made(name, small_encoder)
     assert_saved_predicts_the_same(method, again, toy_data().texts, tmp_path)
-    assert method.encoder_alone_scores is (name != "unidec")
+    assert method.encoder_alone_scores is (name not in ("colbert", "unidec"))
     if method.encoder_alone_scores:
         assert again.num_parameters == method.num_parameters > 0
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from xmcbench.engine.charging import Charging
     from xmcbench.engine.checkpoint import Groups
     from xmcbench.engine.encoders.encoder import Encoder
+    from xmcbench.engine.losses.own_scores import Score
     from xmcbench.engine.passes import Pace
     from xmcbench.engine.sampling.embeddings import Embeddings
     from xmcbench.engine.sampling.sharding import Shard
@@ -55,6 +56,8 @@ BLOCK = 2**18  # rows of which modules compute vectors at a time
 QUIET_SECONDS = 2.0  # a pass over texts reports its progress from then on
 VECTORS = "vectors.safetensors"  # in a model's directory: the index and the method's own modules
 SAMPLED_QUERIES, SAMPLED_LABELS, SAMPLED_NEIGHBOURS = 256, 16_384, 100  # of a search that is timed
+SAMPLED_OWN = 1024  # labels of one by a method's own score
+POOLING = "pooling."  # begins the names of the tensors of the method's pooling there
 GROUPS = "label_groups.npy"  # beside the checkpoints
 _log = logging.getLogger(__name__)
 
@@ -62,8 +65,9 @@ _log = logging.getLogger(__name__)
 class DualEncoder(Method):
     """One text encoder for queries and labels, and an index of label vectors.
 
-    A label's score for a query is the inner product of two vectors made from embeddings. The attributes are set once
-    the method is prepared or loaded; those of training while it is fitted.
+    A label's score for a query is the inner product of two vectors made from embeddings, unless the method defines
+    another `score` of them. The attributes are set once the method is prepared or loaded; those of training while it is
+    fitted.
     """
 
     many_workers: ClassVar[bool] = True
@@ -170,9 +174,12 @@ class DualEncoder(Method):
 
     def check_machine(self) -> None:
         """Raises XMCBenchError if the encoder's package or folder is missing, its folder is plainly no encoder, or the
-        library of the search is missing.
+        library of the search is missing. Raises it too for an approximate search by a method's own `score`.
         """
         encoder = self.config.encoder
+        if self.own_score is not None and self.config.search in APPROXIMATE:
+            own = f"method {self.name!r} defines its own score"
+            raise XMCBenchError(f"{own}, which is searched exactly: expected search: exact, found {self.config.search}")
         encoder.check_files()
         if encoder.name not in OWN:
             from xmcbench.engine.encoders.transformer import TransformerEncoder  # imports torch
@@ -215,16 +222,30 @@ class DualEncoder(Method):
 
         from xmcbench.engine.flops import counting
 
-        random, dimension = torch.Generator().manual_seed(0), self.encoder.dimension
-        labels_LD = torch.randn(min(len(self.labels), SAMPLED_LABELS), dimension, generator=random)
-        queries_ND = torch.randn(SAMPLED_QUERIES, dimension, generator=random)
-        index, taken = build_index(labels_LD.to(default_device())), 0.0
+        random, width, own = torch.Generator().manual_seed(0), self.encoder.dimension, self.own_score
+        queries_ND = torch.randn(SAMPLED_QUERIES, width, generator=random).to(default_device())
+        labels_LD = torch.randn(min(len(self.labels), SAMPLED_LABELS), width, generator=random).to(default_device())
+        if own is not None:
+            ids_S = self.shard.label_ids[:SAMPLED_OWN]
+            with self.inference():
+                queries_ND = self.query_vectors(queries_ND)
+                labels_LD = self.label_vectors(labels_LD[: len(ids_S), : width * self.encodes_labels], ids_S)
+        index, taken = build_index(labels_LD, score=own), 0.0
         with counting():
             for _ in range(2):
                 start = clock()
-                index.top_k(queries_ND.to(default_device()), min(SAMPLED_NEIGHBOURS, len(labels_LD)))
+                index.top_k(queries_ND, min(SAMPLED_NEIGHBOURS, len(labels_LD)))
                 taken = clock() - start
-        return taken / search_flops(SAMPLED_QUERIES, len(labels_LD), dimension)
+        return taken / max(1, self.search_flops(SAMPLED_QUERIES, *labels_LD.shape))
+
+    def build_pooling(self, width: int) -> nn.Module | None:  # noqa: ARG002
+        """What makes a text's embedding of its token states, as a part of the encoder; None: the settings' pooling.
+
+        It is called with the states [M, W, H] (float32, H is `width`) of M texts, bool [M, W], which is true for real
+        tokens, and their token ids [M, W] (int64). It returns [M, D], or [M, ...], which is flattened: as many numbers
+        for every text, whatever its length. It is neither normalised nor dropped out. Parameters are the encoder's.
+        """
+        return None
 
     def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
         """The method's own modules over embeddings, trained with the encoder. None by default."""
@@ -247,6 +268,19 @@ class DualEncoder(Method):
     def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
         """The vectors [S, V] that labels are scored with, from their embeddings [S, D] and ids [S] (numpy, int)."""
         return embeddings_SD
+
+    def score(self, queries_BV: Tensor, labels_SV: Tensor) -> Tensor:
+        """The scores [B, S] of queries and labels, given their vectors [B, V] and [S, V]: their inner products.
+
+        A method that scores otherwise defines this, differentiably and for any number of either. Losses, samplers and
+        predictions then score so. Each pair's score follows from its two vectors and the method's modules alone.
+        """
+        return queries_BV @ labels_SV.T
+
+    @property
+    def own_score(self) -> Score | None:
+        """`score` where the method defines it; None where scores are inner products."""
+        return None if type(self).score is DualEncoder.score else self.score
 
     def mining_query_vectors(self, embeddings_ND: Tensor) -> Tensor:
         """The vectors [N, V] of queries that samplers search with: by default those for scoring."""
@@ -273,6 +307,25 @@ class DualEncoder(Method):
             self.mining_label_vectors(torch.zeros(len(ids_S), width * self.encodes_labels, device=device), ids_S)
         largest = self.shard.workers.largest
         return int(largest(of_query.module_flops)), int(largest(of_label.module_flops))
+
+    def pair_flops(self, label_width: int) -> int:
+        """The operations of the score of one query and one label, of a method that defines its own."""
+        import torch
+
+        from xmcbench.engine.flops import counting
+
+        device = default_device()
+        with self.inference(), counting() as own:
+            query_1V = self.query_vectors(torch.zeros(1, self.encoder.dimension, device=device))
+            of_vector = own.module_flops
+            self.score(query_1V, torch.zeros(1, label_width, device=device))
+        return own.module_flops - of_vector
+
+    def search_flops(self, num_queries: int, num_labels: int, dimension: int) -> int:
+        """The operations of a search for shortlists or predictions among label vectors of so many dimensions."""
+        if self.own_score is None:
+            return search_flops(num_queries, num_labels, dimension)
+        return num_queries * num_labels * self.pair_flops(dimension)
 
     def label_groups(self, train: TrainingData, embeddings: Embeddings) -> np.ndarray | None:  # noqa: ARG002
         """[L] group numbers: labels of one group are held by one worker. None puts each label into its own group.
@@ -368,7 +421,10 @@ class DualEncoder(Method):
 
         workers, seed = current_workers(), derive_seed(run.seed, "weights")
         self.run, self.report = run, run.report
-        self.encoder = build_encoder(self.config.encoder, train.texts, seed, run.cache).to(default_device())
+        self.encoder = build_encoder(self.config.encoder, train.texts, seed, run.cache)
+        torch.manual_seed(seed)
+        self._give_pooling()
+        self.encoder = self.encoder.to(default_device())
         self.charging = self.charging_to(run.ledger, run.budget)
         self.query_length = self.config.max_query_length or train.card.max_length
         self.label_length = self.config.max_label_length or train.card.max_label_length
@@ -383,6 +439,13 @@ class DualEncoder(Method):
         self.modules, self.shard = nn.Module(), Shard(train.num_labels, workers)
         torch.manual_seed(seed)
         add_modules(self, train, workers, _label_groups(self, train, all_embeddings(self)), seed)
+
+    def _give_pooling(self) -> None:
+        if (pooling := self.build_pooling(self.encoder.dimension)) is None:
+            return
+        if self.config.encoder.pooling == "own":
+            raise XMCBenchError(f"method {self.name!r} pools tokens itself: expected an encoder without pooling: own")
+        self.encoder.pool_with(pooling)
 
     def all_query_vectors(self, tokens: Tokens) -> Tensor:
         """[N, D] the vectors that these queries are scored with, on every worker; each embeds its share."""
@@ -415,7 +478,7 @@ class DualEncoder(Method):
         """
         charging = self.charging_to(run.ledger, run.budget)
         lengths_N = self.encoder.tokenizer.tokens(texts, self.query_length, run.cache).lengths
-        operations = search_flops(len(texts), searched, self.index_LD.shape[1])
+        operations = self.search_flops(len(texts), searched, self.index_LD.shape[1])
         charging.require(lengths_N, scoring_flops=operations)
         with charging.counted("mine"):
             charging.encoding(lengths_N)
@@ -429,7 +492,7 @@ class DualEncoder(Method):
     def _predict(self, texts: Texts, k: int, search: Backend) -> Predictions:
         with self.inference():
             queries_ND = self.query_vectors(self.embed_texts(texts))
-        return build_index(self.index_LD, search).top_k(queries_ND, k)
+        return build_index(self.index_LD, search, self.own_score).top_k(queries_ND, k)
 
     def add_labels(self, texts: Texts) -> None:
         """Embed the texts as those of the labels were. Raises XMCBenchError for labels with vectors of their own."""
@@ -448,7 +511,14 @@ class DualEncoder(Method):
         """Whether a score is the inner product of the encoder's own embeddings, without modules or tables."""
         own = type(self).query_vectors, type(self).label_vectors
         plain = own == (DualEncoder.query_vectors, DualEncoder.label_vectors)
-        return plain and self.encodes_labels and not self.module_tensors() and not self.tables()
+        return (
+            plain
+            and self.own_score is None
+            and self.encoder.pooling is None
+            and self.encodes_labels
+            and not self.module_tensors()
+            and not self.tables()
+        )
 
     def save(self, directory: Path) -> None:
         from safetensors.torch import save_file
@@ -457,6 +527,9 @@ class DualEncoder(Method):
         if self.encoder_alone_scores:
             self.encoder.write_sentence_layout(directory, self.query_length)
         tensors = {f"modules.{name}": tensor.contiguous() for name, tensor in self.module_tensors().items()}
+        if self.encoder.pooling is not None:
+            own = self.encoder.pooling.state_dict()
+            tensors |= {f"{POOLING}{name}": tensor.contiguous() for name, tensor in own.items()}
         tensors["index"] = self.index_LD.contiguous()
         lengths = {"query_length": str(self.query_length), "label_length": str(self.label_length)}
         save_file(tensors, directory / VECTORS, metadata=lengths)
@@ -469,11 +542,16 @@ class DualEncoder(Method):
         from xmcbench.engine.encoders.build import load_encoder
 
         device = default_device()
-        self.encoder = load_encoder(self.config.encoder, directory).to(device)
+        self.encoder = load_encoder(self.config.encoder, directory)
+        self._give_pooling()
+        self.encoder = self.encoder.to(device)
         with safe_open(directory / VECTORS, framework="pt") as file:
             lengths, names = file.metadata(), file.keys()
             tensors = {name: file.get_tensor(name).to(device) for name in names}
         self.query_length, self.label_length = int(lengths["query_length"]), int(lengths.get("label_length", 0))
+        if self.encoder.pooling is not None:
+            own = [name for name in tensors if name.startswith(POOLING)]
+            self.encoder.pooling.load_state_dict({name.removeprefix(POOLING): tensors.pop(name) for name in own})
         self.index_LD = tensors.pop("index")
         self.modules = self.load_modules({name.removeprefix("modules."): tensor for name, tensor in tensors.items()})
 
@@ -529,6 +607,8 @@ def all_embeddings(method: DualEncoder, *, mining: bool = False) -> Embeddings:
         stage=stage,
         require=charging.requirement(queries.lengths, label_lengths_L, vector_flops=of_all),
         note_recall=charging.ledger.note_recall,
+        score=method.own_score,
+        search_flops=method.search_flops,
         progress=lambda share: method.run.report(Progress("mine", share)),
     )
 

@@ -27,6 +27,10 @@ class Count:
         """Count a matrix product that no formula covers."""
         self.module_flops += flops
 
+    def add_score(self, flops: int) -> None:
+        """Count a matrix product of a search by scores that are no inner products."""
+        self.flops += flops
+
 
 _current: ContextVar[Count | None] = ContextVar("_current", default=None)
 
@@ -48,6 +52,15 @@ def counting() -> Iterator[Count]:
 def current() -> Count:
     """The count of the innermost `counting` block; outside of any block, a count that is discarded."""
     return _current.get() or Count()
+
+
+@contextmanager
+def of_scores() -> Iterator[None]:
+    """The matrix products of the block are operations on scores."""
+    from xmcbench.engine.matrix_products import watched
+
+    with watched(current().add_score):
+        yield
 
 
 @contextmanager

@@ -36,6 +36,7 @@ class Classifier(SecondStage):
     )
 
     counted: ClassVar = {"shortlist": ("labels",), "negatives_per_query": ("labels",)}
+    multiplies = True
 
     class Config(SecondStage.Config):
         epochs: int = Field(

@@ -42,6 +42,8 @@ class Memory(SecondStage):
     counted: ClassVar = {"keys": ("labels", "queries")}
     scoring_settings: ClassVar[frozenset[str]] = frozenset({"keys", "temperature", "query_weight", "similarity"})
 
+    multiplies = True
+
     class Config(SecondStage.Config):
         share: float = Field(0.95, gt=0, lt=1, description="share of every limit of the budget for the first method")
         keys: int = Field(200, gt=0, description="nearest keys of a query, labels and training queries together")

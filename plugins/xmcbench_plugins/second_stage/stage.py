@@ -31,7 +31,6 @@ from xmcbench import (
     files,
     registry,
     sampling,
-    search,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +48,7 @@ class SecondStage(Method):
     many_workers: ClassVar[bool] = True
     late_imports = DualEncoder.late_imports
     searches: ClassVar[bool] = True  # `learn` searches the labels near each training query
+    multiplies: ClassVar[bool] = False  # scores of the first method have to be inner products
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
@@ -102,6 +102,11 @@ class SecondStage(Method):
         return self.first.skip(card)
 
     def check_machine(self) -> None:
+        if self.multiplies and self.first.own_score is not None:
+            found = f"{self.first.name!r} defines its own score"
+            raise XMCBenchError(
+                f"method {self.name!r}: expected a first method whose scores are inner products: {found}"
+            )
         self.first.check_machine()
 
     def foreseen(self, data: data.Extent, budget: Budget) -> dict[str, float]:
@@ -173,6 +178,8 @@ class SecondStage(Method):
             lambda: first.index_LD,
             workers=first.shard.workers,
             note_recall=run.ledger.note_recall,
+            score=first.own_score,
+            search_flops=first.search_flops,
             progress=lambda share: run.report(Progress("mine", share)),
         )
 
@@ -206,7 +213,7 @@ class SecondStage(Method):
         first, charging = self.first, self.first.charging_to(run.ledger, run.budget)
         with charging.counted("mine"):
             tokens = first.encoder.tokenizer.tokens(train.texts, first.query_length, run.cache)
-            operations = search.search_flops(len(tokens.lengths), *first.index_LD.shape) if self.searches else 0
+            operations = first.search_flops(len(tokens.lengths), *first.index_LD.shape) if self.searches else 0
             charging.require(tokens.lengths, scoring_flops=operations)
             charging.encoding(tokens.lengths)
             return first.all_query_vectors(tokens)

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from toy import make_run
 
 from engine.training.method import Toy
+from engine.training.test_own_score import late
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.charging import Charging
@@ -61,7 +62,7 @@ def workload(method: EmbeddingMethod, data: TrainingData, cache: Path) -> tuple[
     queries = tokenizer.tokens(train.texts, data.card.max_length)
     labels = tokenizer.tokens(train.label_texts, data.card.max_label_length)
     return Workload.of(train, queries, labels, 10, len(train.texts), measured=True), costs(
-        method.config.encoder, "float32", 6
+        method.config.encoder, "float32", 6, build_pooling=method.build_pooling
     )
 
 
@@ -114,6 +115,23 @@ def test_a_method_says_which_texts_it_embeds_before_the_first_step(
 @pytest.mark.parametrize("name", ["dexml hard", "prime", "ova start"])
 def test_a_plan_of_a_static_encoder_too(name: str, data: TrainingData, tmp_path: Path) -> None:
     test_a_plan_is_what_a_trial_then_takes(name, "static", data, tmp_path)
+
+
+@pytest.mark.parametrize("negatives", ["in-batch", "hard"])
+@pytest.mark.parametrize("encoder", ["static", "small"])
+def test_a_plan_of_a_score_that_is_no_inner_product(
+    negatives: str, encoder: str, small_encoder: str, data: TrainingData, tmp_path: Path
+) -> None:
+    targets = data.targets.tolil()
+    targets[:, -10:] = 0  # labels that are true for no query, as a probe always finds where there are more
+    data = replace(data, targets=csr_array(targets))
+    name, budget = small_encoder if encoder == "small" else encoder, {"steps": 9}
+    planned = on_paper(late(name, negatives=negatives), data, tmp_path / "paper", budget)
+    run = make_run(tmp_path / "real", budget)
+    late(name, negatives=negatives).fit(data, run)
+    for count in ("encoder_flops", "scoring_flops", "module_flops"):
+        assert planned.spent(count) == pytest.approx(run.ledger.spent(count), rel=0.1), count
+    assert (planned.scoring_flops > 0) is (negatives == "hard")
 
 
 @pytest.mark.parametrize("lengths", [[3] * 200, [1] * 10 + [40] * 20])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
+from torch.utils.flop_counter import FlopCounterMode
 
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.device import upload
@@ -26,6 +27,8 @@ from xmcbench.engine.encoders.settings import MODULES, EncoderConfig, Precision
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.flops import by_formula
 from xmcbench.engine.passes import stop_point
+from xmcbench.errors import XMCBenchError
+from xmcbench.trial.meter import uncounted
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,13 @@ class TextFlops:
     constant: int
     linear: int
     square: int
+
+    @classmethod
+    def of(cls, one: int, two: int, three: int) -> TextFlops:
+        """The polynomial through the operations of texts of one, two and three tokens."""
+        square = (three - 2 * two + one) // 2
+        linear = two - one - 3 * square
+        return cls(one - linear - square, linear, square)
 
     def __call__(self, lengths_N: np.ndarray) -> int:
         """Operations over texts of these lengths in tokens, without padding."""
@@ -48,14 +58,41 @@ class Encoder(nn.Module, ABC):
     `tokenizer` is that of queries. `prompts` are what a model wants before a `query` and before a `document`, a label.
     """
 
-    dimension: int
+    dimension: int  # numbers of an embedding
+    pooling: nn.Module | None  # of the method, in place of the settings'
 
     def __init__(self, config: EncoderConfig, tokenizer: TextTokenizer, prompts: dict[str, str] | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config, self.pooling = config, None
         self.prompts = prompts or {}
         self.tokenizer = tokenizer.after(self.prompts.get("query", ""))
         self.label_tokenizer = tokenizer.after(self.prompts.get("document", ""))
+
+    def pool_with(self, pooling: nn.Module) -> None:
+        """From now on a text's embedding is what `pooling` makes of its token states (`DualEncoder.build_pooling`).
+
+        Raises XMCBenchError where embeddings of texts of two and of three tokens have different widths.
+        """
+        device, widths = next(self.parameters()).device, []
+        with evaluating(pooling), torch.no_grad(), by_formula():
+            for tokens in (2, 3):
+                texts = (
+                    torch.ones(1, tokens, self.dimension),
+                    torch.ones(1, tokens).bool(),
+                    torch.zeros(1, tokens).long(),
+                )
+                pooled = pooling.to(device)(*(tensor.to(device) for tensor in texts))
+                widths.append(pooled.flatten(1).shape[1])
+        if widths[0] != widths[1]:
+            found = f"{widths[0]} numbers for two tokens and {widths[1]} for three"
+            raise XMCBenchError(f"{type(pooling).__name__}: expected embeddings of one width, found {found}: pad them")
+        self.pooling, self.dimension = pooling, widths[0]
+
+    def pooled(self, states_MWH: Tensor, mask_MW: Tensor, ids_MW: Tensor) -> Tensor:
+        """[M, D] in float32: what the method's pooling makes of the states of real tokens, where `mask_MW` is true."""
+        assert self.pooling is not None
+        embeddings: Tensor = self.pooling(states_MWH.float(), mask_MW.bool(), ids_MW)
+        return embeddings.flatten(1).float()
 
     @abstractmethod
     def micro_batches(self, lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
@@ -122,6 +159,31 @@ class Encoder(nn.Module, ABC):
         """Pooled vectors as embeddings: after dropout, and of length 1 unless the settings say otherwise."""
         pooled_MH = dropout(pooled_MH, self.config.dropout, self.training)
         return normalize(pooled_MH, dim=1) if self.config.normalize else pooled_MH
+
+
+def products_of(module: nn.Module, *inputs: Tensor) -> int:
+    """The operations of matrix products in a forward pass of the module, without dropout; no trial counts it."""
+    aside = evaluating(module), torch.no_grad(), by_formula(), uncounted(), _frozen(module)
+    with ExitStack() as stack:
+        for context in aside:
+            stack.enter_context(context)
+        counter = stack.enter_context(FlopCounterMode(display=False))
+        module(*inputs)
+    return int(counter.get_total_flops())
+
+
+@contextmanager
+def _frozen(encoder: nn.Module) -> Iterator[None]:
+    """No weight has a gradient in the block: torch's counter fails on a part of a weight that is given to a module, as
+    DeBERTa's vectors of places are."""
+    trained = [weight for weight in encoder.parameters() if weight.requires_grad]
+    try:
+        for weight in trained:
+            weight.requires_grad_(False)
+        yield
+    finally:
+        for weight in trained:
+            weight.requires_grad_(True)
 
 
 def autocast(device: torch.device, precision: Precision) -> Callable[[], AbstractContextManager[object]]:

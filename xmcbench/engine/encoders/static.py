@@ -30,8 +30,8 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn.functional import embedding, embedding_bag, pad
 
-from xmcbench.data.tokens import Tokens
-from xmcbench.engine.encoders.encoder import Encoder, TextFlops
+from xmcbench.data.tokens import Tokens, micro_batches
+from xmcbench.engine.encoders.encoder import Encoder, TextFlops, products_of
 from xmcbench.engine.encoders.own_modules import PROMPTS, Dense, SentenceModule, saved_modules, saved_prompts
 from xmcbench.engine.encoders.settings import (
     MINILM,
@@ -337,18 +337,36 @@ class StaticEncoder(Encoder):
         return encoder
 
     def micro_batches(self, lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
-        """Groups of texts in their order, cut wherever another `token_budget` tokens are full."""
+        """Groups of texts in their order, cut wherever another `token_budget` tokens are full; for a method's pooling,
+        which pads, of similar length.
+        """
+        if self.pooling is not None:
+            return micro_batches(lengths_N, token_budget)
         cuts = np.flatnonzero(np.diff((np.cumsum(lengths_N) - lengths_N) // token_budget)) + 1
         return np.split(np.arange(len(lengths_N)), cuts) if len(lengths_N) else []
 
     def collate(self, tokens: Tokens, rows_M: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Token ids [T] of all texts end to end, and where each text starts [M]."""
+        """Token ids [T] of all texts end to end, and where each text starts [M]; for a method's pooling also the place
+        of each token [M, W] among the T, which is T for padding.
+        """
         ids_T, offsets = tokens.take(rows_M).flat()
-        return ids_T.astype(np.int64), offsets[:-1]
+        texts = ids_T.astype(np.int64), offsets[:-1]
+        if self.pooling is None:
+            return texts
+        places_MW = offsets[:-1, None] + np.arange(max(1, np.diff(offsets).max(initial=0)))
+        return *texts, np.where(places_MW < offsets[1:, None], places_MW, len(ids_T))
 
-    def forward(self, ids_T: Tensor, starts_M: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, ids_T: Tensor, starts_M: Tensor, places_MW: Tensor | None = None
+    ) -> Tensor:
         """Embeddings [M, D] in float32."""
         encoded(len(starts_M), len(ids_T))
+        if places_MW is not None:
+            # The mean of a single piece is its vector.
+            vectors_TH = self.bags(ids_T, torch.arange(len(ids_T), dtype=starts_M.dtype, device=ids_T.device))
+            vectors_TH = vectors_TH if self.linear is None else self.linear(vectors_TH).float()
+            states_MWH = embedding(places_MW, pad(vectors_TH, (0, 0, 0, 1)))
+            return self.pooled(states_MWH, places_MW < len(ids_T), pad(ids_T, (0, 1))[places_MW])
         means_MH = self.bags(ids_T, starts_M)
         return self.finished(means_MH if self.linear is None else self.linear(means_MH).float())
 
@@ -356,7 +374,20 @@ class StaticEncoder(Encoder):
     def flops(self) -> TextFlops:
         """A mean is a product of the vectors with their share; the linear layer is a product per text."""
         size = self.bags.vectors.weight.shape[1]
+        if self.pooling is not None:
+            return self._pooling_flops(size)
         return TextFlops(0 if self.linear is None else 2 * size * self.dimension, 2 * size, 0)
+
+    def _pooling_flops(self, size: int) -> TextFlops:
+        """Of a sum for each word piece, the linear layer for each, and the method's pooling."""
+        assert self.pooling is not None
+        linear = 2 * size * (1 if self.linear is None else 1 + self.linear.out_features)
+        device, counts = self.bags.vectors.weight.device, []
+        for tokens in (1, 2, 3):
+            states_1WH = torch.ones(1, tokens, size if self.linear is None else self.linear.out_features, device=device)
+            mask_1W = states_1WH[:, :, 0].bool()
+            counts.append(linear * tokens + products_of(self.pooling, states_1WH, mask_1W, mask_1W.long()))
+        return TextFlops.of(*counts)
 
     def save(self, directory: Path) -> None:
         """Write vectors, linear layer and tokenizer where sentence-transformers looks for them."""

@@ -5,8 +5,7 @@ Legend: N texts, M texts of a micro-batch, W tokens of the longest text, H hidde
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,21 +15,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from xmcbench.data.tokens import Tokens, micro_batches
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.dropout import repeated
-from xmcbench.engine.encoders.encoder import Encoder, TextFlops, evaluating
+from xmcbench.engine.encoders.encoder import Encoder, TextFlops, products_of
 from xmcbench.engine.encoders.lora import ADAPTER_SETTINGS, add_adapters, merged, read_adapters
 from xmcbench.engine.encoders.own_modules import OLD_MODES, POOLINGS, OwnModules, SentenceModule, saved_prompts
 from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, SETTINGS, EncoderConfig
 from xmcbench.engine.encoders.static import WordTable
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
-from xmcbench.engine.flops import by_formula
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.pretrained import UnfitModelError, check_finite, loading, place_of, pretrained, quiet
-from xmcbench.trial.meter import count_compilers, encoded, uncounted
+from xmcbench.trial.meter import count_compilers, encoded
 
 # Transformers in which every token attends to every other one, through `scaled_dot_product_attention` on a GPU.
 FULL_ATTENTION = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
@@ -187,6 +184,8 @@ class TransformerEncoder(Encoder):
         """Embeddings [M, H] in float32. Without a mask no token is padding, and attention is faster."""
         encoded(len(ids_MW), ids_MW.numel() if mask_MW is None else mask_MW.sum())
         states_MWH = self.transformer(input_ids=ids_MW, attention_mask=self._attended(mask_MW)).last_hidden_state
+        if self.pooling is not None:
+            return self.pooled(states_MWH, torch.ones_like(ids_MW) if mask_MW is None else mask_MW, ids_MW)
         if self.own is None and self.config.pooling == "mean":
             if mask_MW is None:
                 return self.finished(states_MWH.float().mean(1))
@@ -220,18 +219,10 @@ class TransformerEncoder(Encoder):
         device, counts = next(self.parameters()).device, []
         for tokens in (1, 2, 3):
             ids_MW = torch.full((1, tokens), self.tokenizer.pad_id + 1, device=device)
-            # Plain attention: the counter does not know every fused one. Without dropout nothing is drawn.
-            plain = torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH), evaluating(self)
-            aside = torch.no_grad(), by_formula(), uncounted(), _frozen(self)
-            with ExitStack() as stack:
-                for context in (*plain, *aside):
-                    stack.enter_context(context)
-                counter = stack.enter_context(FlopCounterMode(display=False))
-                self(ids_MW)
-            counts.append(counter.get_total_flops())
-        square = (counts[2] - 2 * counts[1] + counts[0]) // 2
-        linear = counts[1] - counts[0] - 3 * square
-        return TextFlops(counts[0] - linear - square, linear, square)
+            # Plain attention: the counter does not know every fused one.
+            with torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH):
+                counts.append(products_of(self, ids_MW))
+        return TextFlops.of(*counts)
 
     def save(self, directory: Path) -> None:
         """Write transformer, or its adapters, and tokenizer in the layout that transformers opens."""
@@ -253,20 +244,6 @@ class TransformerEncoder(Encoder):
         modes = {key: mode == self.config.pooling for mode, key in OLD_MODES.items()}
         pooling = {"word_embedding_dimension": self.dimension, **modes}
         return [transformer, SentenceModule("Pooling", "1_Pooling", {SETTINGS: pooling})]
-
-
-@contextmanager
-def _frozen(encoder: nn.Module) -> Iterator[None]:
-    """No weight has a gradient in the block: torch's counter fails on a part of a weight that is given to a module, as
-    DeBERTa's vectors of places are."""
-    trained = [weight for weight in encoder.parameters() if weight.requires_grad]
-    try:
-        for weight in trained:
-            weight.requires_grad_(False)
-        yield
-    finally:
-        for weight in trained:
-            weight.requires_grad_(True)
 
 
 def attention() -> str | None:

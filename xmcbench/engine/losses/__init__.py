@@ -1,8 +1,9 @@
 """Losses: pure functions of torch tensors.
 
-Each takes the embeddings of B queries [B, D] and of the S labels of the pool [S, D] (float32) and the true pairs
-(`Positives`), and returns a scalar: the mean over the queries, or this worker's part of it. `weights_P` [P] are the
-weights of the pairs, from `Positives.every`, `averaged` or `weights`.
+Each takes the vectors of B queries [B, D] and of the S labels of the pool [S, D] (float32) and the true pairs
+(`Positives`), and returns a scalar: the mean over the queries, or this worker's part of it. Scores are inner products,
+or those of the method's own `score`. Scores [B, S] that a method has already are given in place of the queries, with
+None for the labels. `weights_P` [P] are the weights of the pairs, from `Positives.every`, `averaged` or `weights`.
 """
 
 import lazy_loader

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from xmcbench.engine import flops
 from xmcbench.engine.device import upload
+from xmcbench.engine.flops import by_formula
+from xmcbench.engine.losses.own_scores import Score, checked, score_matrix
 from xmcbench.engine.workers import ALONE, Workers
+
+Loss = TypeVar("Loss", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ class Positives:
     A label that was drawn for one query is often true for another by chance: such a pair is among the P, too. `chosen`
     has the weights float32 [P] of the pairs for losses that train on only some of them, by the values of the setting
     `positives` (`TrainedPositives`). `workers` hold the other labels of the pool. A loss is the mean over the queries,
-    which every worker has; if rows are divided among workers (`label_to_query`), over the `total_rows` of all.
+    which every worker has; if rows are divided among workers (`label_to_query`), over the `total_rows` of all. `score`
+    is that of a method which defines its own; None: scores are inner products.
     """
 
     rows_P: Tensor
@@ -36,6 +41,7 @@ class Positives:
     chosen: Mapping[str, Tensor] = field(default_factory=dict)
     workers: Workers = ALONE
     total_rows: int | None = None
+    score: Score | None = None
 
     @property
     def mean_over(self) -> int:
@@ -89,8 +95,28 @@ class Positives:
         return self.every() if which == "all" else self.chosen[which]
 
 
-@flops.by_formula()
-def label_to_query(queries_BD: Tensor, labels_SD: Tensor, positives: Positives) -> tuple[Tensor, Tensor, Positives]:
+def of_scores(loss: Loss) -> Loss:
+    """Let a loss of queries, labels and positives also take scores [B, S] for the queries, and None for the labels.
+
+    It gets them where `positives.score` makes them, too. What a loss itself multiplies is counted by formula.
+    """
+
+    @wraps(loss)
+    def scored(queries: Tensor, labels: Tensor | None, positives: Positives, *args: Any, **options: Any) -> Any:
+        if labels is not None and positives.score is not None:
+            queries, labels = score_matrix(positives.score, queries, labels), None
+        if labels is None:
+            checked(queries, queries, torch.empty(positives.num_labels, 0))
+        with by_formula():
+            return loss(queries, labels, positives, *args, **options)
+
+    return cast("Loss", scored)
+
+
+@of_scores
+def label_to_query(
+    queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives
+) -> tuple[Tensor, Tensor | None, Positives]:
     """The three arguments of a loss for the reverse direction, from labels to queries.
 
     Its rows are the R labels with a positive query, its pool the queries; other labels are left out. The loss is the
@@ -118,4 +144,5 @@ def label_to_query(queries_BD: Tensor, labels_SD: Tensor, positives: Positives) 
     # The rows of a worker see all queries, so only the mean over rows needs the other workers.
     (total,) = positives.workers.totals(num_rows := len(with_query_R))
     turned = Positives(rows_P, columns_P, num_rows, positives.num_queries, chosen, total_rows=max(total, 1))
-    return labels_SD[upload(with_query_R, device)], queries_BD, turned.to(device)
+    rows_R, turned = upload(with_query_R, device), turned.to(device)
+    return (queries_BD.T[rows_R], None, turned) if labels_SD is None else (labels_SD[rows_R], queries_BD, turned)

@@ -19,7 +19,7 @@ from torch.autograd import Function
 from torch.nn.functional import softplus
 
 from xmcbench.engine import flops
-from xmcbench.engine.losses.positives import Positives
+from xmcbench.engine.losses.positives import Positives, of_scores
 
 # Scores in memory at a time. CPU: 8 MiB of float32, which stays in its cache. GPU: 256 MiB, which keeps it busy.
 CHUNK_SCORES = {"cpu": 1 << 21, "cuda": 1 << 26}
@@ -29,6 +29,8 @@ KEPT_CHUNKS = 16  # kept from the forward to the backward pass of a sum, so that
 class Scores:
     """Inner products divided by the temperature, in float32 or better, in chunks of labels that begin at `starts`.
 
+    Without `labels_SD`, `queries_BD` are no vectors but the scores [B, S] themselves.
+
     A `Function` creates one in each pass: the forward pass calls `remember`, the backward pass `Scores.of(ctx)`. Scores
     that the backward pass computes again are not counted as operations, because their number depends on the device.
     """
@@ -36,7 +38,7 @@ class Scores:
     def __init__(
         self,
         queries_BD: Tensor,
-        labels_SD: Tensor,
+        labels_SD: Tensor | None,
         positives: Positives,
         temperature: float,
         count: flops.Count | None = None,
@@ -47,10 +49,11 @@ class Scores:
         self.count = count or flops.current()
         self.scaled_BD = self._precise(queries_BD) / temperature
         self.width = max(1, CHUNK_SCORES[queries_BD.device.type] // max(1, queries_BD.shape[0]))
-        self.starts = range(0, labels_SD.shape[0], self.width)
+        num_labels = queries_BD.shape[1] if labels_SD is None else labels_SD.shape[0]
+        self.starts = range(0, num_labels, self.width)
         if len(self.starts) > 1:  # sorted by column, so that the pairs of a chunk are a slice
             columns_P, self._by_column_P = positives.by_column
-            self._bounds = torch.searchsorted(columns_P, torch.tensor([*self.starts, labels_SD.shape[0]])).tolist()
+            self._bounds = torch.searchsorted(columns_P, torch.tensor([*self.starts, num_labels])).tolist()
 
     def remember(self, ctx: Any, *others: Tensor) -> None:
         ctx.save_for_backward(self.queries_BD, self.labels_SD, *others)
@@ -62,6 +65,8 @@ class Scores:
 
     def chunk(self, start: int) -> Tensor:
         """[B, C] scores of the chunk of labels that begins at `start`."""
+        if self.labels_SD is None:
+            return self.scaled_BD[:, start : start + self.width].clone()
         labels_CD = self.labels(start)
         return self.scaled_BD @ labels_CD.T if self.again else self._product(self.scaled_BD, labels_CD.T)
 
@@ -81,20 +86,25 @@ class Scores:
         """An empty tensor [P], one element per positive pair."""
         return self.scaled_BD.new_empty(self.positives.rows_P.shape[0])
 
-    def pull(self, weigh: Callable[[int], Tensor], of_pairs_P: Tensor) -> tuple[Tensor, Tensor]:
+    def pull(self, weigh: Callable[[int], Tensor], of_pairs_P: Tensor) -> tuple[Tensor, Tensor | None]:
         """The gradients of queries and labels, given those of scores: `weigh(start)` [B, C] plus `of_pairs_P`."""
         of_queries_BD = torch.zeros_like(self.scaled_BD)
-        of_labels_SD = torch.empty_like(self.labels_SD)
+        of_labels_SD = None if self.labels_SD is None else torch.empty_like(self.labels_SD)
         for start in self.starts:
             weights_BC = weigh(start)
             here, places = self.pairs(start)
             weights_BC[places] += of_pairs_P[here]
-            of_queries_BD += self._product(weights_BC, self.labels(start))
-            of_labels_SD[start : start + self.width] = self._product(weights_BC.T, self.scaled_BD)
+            columns = slice(start, start + self.width)
+            if of_labels_SD is None:
+                of_queries_BD[:, columns] = weights_BC
+            else:
+                of_queries_BD += self._product(weights_BC, self.labels(start))
+                of_labels_SD[columns] = self._product(weights_BC.T, self.scaled_BD)
         return of_queries_BD.div_(self.temperature).to(self.queries_BD.dtype), of_labels_SD
 
     def labels(self, start: int) -> Tensor:
         """[C, D] the labels of the chunk at `start`, in the precision of the scores."""
+        assert self.labels_SD is not None
         return self._precise(self.labels_SD[start : start + self.width])
 
     def _precise(self, rows: Tensor) -> Tensor:
@@ -111,7 +121,12 @@ class _LogSumExp(Function):
     @staticmethod
     @flops.by_formula()
     def forward(
-        ctx: Any, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, temperature: float, negatives: bool
+        ctx: Any,
+        queries_BD: Tensor,
+        labels_SD: Tensor | None,
+        positives: Positives,
+        temperature: float,
+        negatives: bool,
     ) -> tuple[Tensor, Tensor]:
         scores = Scores(queries_BD, labels_SD, positives, temperature)
         sums_B, scores_P = scores.new_rows(-torch.inf), scores.new_pairs()
@@ -133,7 +148,7 @@ class _LogSumExp(Function):
 
     @staticmethod
     @flops.by_formula()
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
         scores = Scores.of(ctx)
         kept: dict[int, tuple[Tensor, Tensor]] = ctx.kept
         sums_B1, asked_B1 = finite(ctx.saved_tensors[2][:, None]), grads[0][:, None]
@@ -155,7 +170,9 @@ class _CrossEntropy(Function):
 
     @staticmethod
     @flops.by_formula()
-    def forward(ctx: Any, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, temperature: float) -> Tensor:
+    def forward(
+        ctx: Any, queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives, temperature: float
+    ) -> Tensor:
         scores = Scores(queries_BD, labels_SD, positives, temperature)
         mean, ctx.gradients = _cross_entropy(scores)
         scores.remember(ctx)
@@ -163,14 +180,15 @@ class _CrossEntropy(Function):
 
     @staticmethod
     @flops.by_formula()
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         gradients, ctx.gradients = ctx.gradients, None
         # The first backward pass hands the gradients over; a second one computes them again.
         of_queries_BD, of_labels_SD = gradients or _cross_entropy(Scores.of(ctx))[1]
-        return of_queries_BD.mul_(grads[0]), of_labels_SD.mul_(grads[0]), None, None
+        of_labels_SD = None if of_labels_SD is None else of_labels_SD.mul_(grads[0])
+        return of_queries_BD.mul_(grads[0]), of_labels_SD, None, None
 
 
-def _cross_entropy(scores: Scores) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+def _cross_entropy(scores: Scores) -> tuple[Tensor, tuple[Tensor, Tensor | None]]:
     """The value, and the gradients of queries and labels."""
     sums_B, scores_P = scores.new_rows(0.0), scores.new_pairs()
     share = 1 / scores.positives.num_queries
@@ -192,7 +210,7 @@ def finite(numbers: Tensor) -> Tensor:
 
 
 def log_sum_exp(
-    queries_BD: Tensor, labels_SD: Tensor, positives: Positives, temperature: float, *, negatives: bool = False
+    queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives, temperature: float, *, negatives: bool = False
 ) -> tuple[Tensor, Tensor]:
     """[B] log of the sum of e^s over this worker's pool or its negatives, and [P] the scores of its positive pairs.
 
@@ -207,7 +225,7 @@ class _PairScores(Function):
 
     @staticmethod
     @flops.by_formula()
-    def forward(ctx: Any, queries_BD: Tensor, labels_SD: Tensor, pairs: Positives) -> Tensor:
+    def forward(ctx: Any, queries_BD: Tensor, labels_SD: Tensor | None, pairs: Positives) -> Tensor:
         scores = Scores(queries_BD, labels_SD, pairs, 1.0)
         scores_P = scores.new_pairs()
         for start in scores.starts:
@@ -218,7 +236,7 @@ class _PairScores(Function):
 
     @staticmethod
     @flops.by_formula()
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None]:
         scores = Scores.of(ctx)
 
         def nothing(start: int) -> Tensor:
@@ -227,13 +245,17 @@ class _PairScores(Function):
         return *scores.pull(nothing, grads[0]), None
 
 
-def pair_scores(queries_BD: Tensor, labels_SD: Tensor, pairs: Positives) -> Tensor:
-    """[P] the inner products of any pairs, computed in chunks of labels."""
+@of_scores
+def pair_scores(queries_BD: Tensor, labels_SD: Tensor | None, pairs: Positives) -> Tensor:
+    """[P] the scores of any pairs, computed in chunks of labels."""
     scores_P: Tensor = _PairScores.apply(queries_BD, labels_SD, pairs)  # type: ignore[no-untyped-call]
     return scores_P
 
 
-def binary_cross_entropy(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, *, temperature: float) -> Tensor:
+@of_scores
+def binary_cross_entropy(
+    queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives, *, temperature: float
+) -> Tensor:
     """Binary cross-entropy over every label of the pool (DEXML Eq. 2; OvA-BCE): the sum of log(1 + e^s) - y s.
 
     Scalar: averaged over the B queries; a worker's part. The gradient of a score is (sigmoid(s) - y) / B.

@@ -40,7 +40,7 @@ class TripletLoss(Settings):
         "or excluded",
     )
 
-    def triplet(self, queries_BD: Tensor, labels_SD: Tensor, positives: Positives) -> Tensor:
+    def triplet(self, queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives) -> Tensor:
         """`losses.triplet` with these settings."""
         from xmcbench.engine.losses.triplet_loss import triplet
 

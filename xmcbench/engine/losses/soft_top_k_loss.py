@@ -24,7 +24,7 @@ from torch.autograd import Function
 from torch.nn.functional import logsigmoid, softplus
 
 from xmcbench.engine import flops
-from xmcbench.engine.losses.positives import Positives
+from xmcbench.engine.losses.positives import Positives, of_scores
 from xmcbench.engine.losses.score_sums import Scores, finite, largest
 from xmcbench.engine.losses.softmax_losses import at_pairs, mean_over_queries
 from xmcbench.engine.workers import Workers
@@ -151,7 +151,7 @@ class _Threshold(Function):
     @staticmethod
     @flops.by_formula()
     def forward(
-        ctx: Any, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, k: int, temperature: float
+        ctx: Any, queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives, k: int, temperature: float
     ) -> tuple[Tensor, Tensor]:
         scores = Scores(queries_BD, labels_SD, positives, temperature)
         row, x_P = _Row(scores.new_rows(-torch.inf, SPARE * k)), scores.new_pairs()
@@ -166,7 +166,7 @@ class _Threshold(Function):
 
     @staticmethod
     @flops.by_formula()
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
         scores = Scores.of(ctx)
         y_B1, slopes_B1 = (saved_B[:, None] for saved_B in ctx.saved_tensors[2:])
         asked_B1 = -scores.positives.workers.sum(grads[0])[:, None]
@@ -181,7 +181,7 @@ class _Threshold(Function):
 
 
 def threshold(
-    queries_BD: Tensor, labels_SD: Tensor, positives: Positives, k: int, temperature: float
+    queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives, k: int, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """[B] y with sum_l sigmoid(x_l + y) = k over the labels of all workers, which are more than k; [P] positives' x.
 
@@ -191,10 +191,10 @@ def threshold(
     return threshold_and_scores
 
 
-@flops.by_formula()
+@of_scores
 def soft_top_k(
     queries_BD: Tensor,
-    labels_SD: Tensor,
+    labels_SD: Tensor | None,
     positives: Positives,
     weights_P: Tensor,
     *,
@@ -206,8 +206,9 @@ def soft_top_k(
 
     A pool of at most k labels has them all in the top k: its loss is 0.
     """
-    (pool,) = positives.workers.totals(labels_SD.shape[0])
+    (pool,) = positives.workers.totals(positives.num_labels)
     if pool <= k:
-        return (queries_BD.sum() + labels_SD.sum()).to(torch.promote_types(queries_BD.dtype, torch.float32)) * 0.0
+        total = queries_BD.sum() if labels_SD is None else queries_BD.sum() + labels_SD.sum()
+        return total.to(torch.promote_types(queries_BD.dtype, torch.float32)) * 0.0
     y_B, x_P = threshold(queries_BD, labels_SD, positives, k, temperature / alpha)
     return mean_over_queries(softplus(-x_P - at_pairs(y_B, positives)), weights_P, positives)

@@ -11,8 +11,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from xmcbench.engine import flops
-from xmcbench.engine.losses.positives import Positives
+from xmcbench.engine.losses.positives import Positives, of_scores
 from xmcbench.engine.losses.score_sums import log_sum_exp
 
 
@@ -26,9 +25,9 @@ def mean_over_queries(terms_P: Tensor, weights_P: Tensor, positives: Positives) 
     return (terms_P * weights_P.to(terms_P.dtype)).sum() / positives.mean_over
 
 
-@flops.by_formula()
+@of_scores
 def softmax(
-    queries_BD: Tensor, labels_SD: Tensor, positives: Positives, weights_P: Tensor, *, temperature: float
+    queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives, weights_P: Tensor, *, temperature: float
 ) -> Tensor:
     """Softmax over the pool: -log(e^s_ij / sum_l e^s_il) for each positive j (DEXML Eq. 3)."""
     part_B, scores_P = log_sum_exp(queries_BD, labels_SD, positives, temperature)
@@ -36,19 +35,19 @@ def softmax(
     return mean_over_queries(at_pairs(sums_B, positives) - scores_P, weights_P, positives)
 
 
-def psl(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, *, temperature: float) -> Tensor:
+def psl(queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives, *, temperature: float) -> Tensor:
     """UniDEC's PSL (SupCon): softmax, averaged over a query's positives; the others stay in its denominator."""
     return softmax(queries_BD, labels_SD, positives, positives.averaged(), temperature=temperature)
 
 
-def pal(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, *, temperature: float) -> Tensor:
+def pal(queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives, *, temperature: float) -> Tensor:
     """UniDEC's PAL: softmax, summed over a query's positives."""
     return softmax(queries_BD, labels_SD, positives, positives.every(), temperature=temperature)
 
 
-@flops.by_formula()
+@of_scores
 def decoupled_softmax(
-    queries_BD: Tensor, labels_SD: Tensor, positives: Positives, weights_P: Tensor, *, temperature: float
+    queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives, weights_P: Tensor, *, temperature: float
 ) -> Tensor:
     """-log(e^s_ij / (e^s_ij + sum over negatives e^s_in)): without the other positives in the denominator (Eq. 5)."""
     part_B, scores_P = log_sum_exp(queries_BD, labels_SD, positives, temperature, negatives=True)

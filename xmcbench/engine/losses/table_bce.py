@@ -80,7 +80,11 @@ def cross_entropy_of_rows(queries_BD: Tensor, table: LabelTable, positives: Posi
     """Scalar: `binary_cross_entropy` of the queries and all rows of `table`; a worker's part.
 
     Its backward pass leaves the gradient of the rows to the table, which computes it in its next step.
+
+    Raises ValueError for a method that defines `score`: the step of the table knows inner products alone.
     """
+    if positives.score is not None:
+        raise ValueError("cross_entropy_of_rows multiplies queries and rows, and the method defines another score")
     mean: Tensor = _OneVsAll.apply(queries_BD, table, positives)  # type: ignore[no-untyped-call]
     return mean
 

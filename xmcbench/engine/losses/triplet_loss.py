@@ -21,7 +21,7 @@ from torch.autograd import Function
 
 from xmcbench.engine import flops
 from xmcbench.engine.device import upload
-from xmcbench.engine.losses.positives import Positives
+from xmcbench.engine.losses.positives import Positives, of_scores
 from xmcbench.engine.losses.score_sums import Scores, largest
 
 
@@ -53,7 +53,7 @@ class _Hardest(Function):
     @staticmethod
     @flops.by_formula()
     def forward(
-        ctx: Any, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int
+        ctx: Any, queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives, count: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         scores = Scores(queries_BD, labels_SD, positives, 1.0)
         best_BH, scores_P = scores.new_rows(-torch.inf, count), scores.new_pairs()
@@ -71,7 +71,7 @@ class _Hardest(Function):
 
     @staticmethod
     @flops.by_formula()
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
         scores = Scores.of(ctx)
         best_BH, columns_BH = ctx.saved_tensors[2:]
         asked_BH = grads[0].masked_fill(best_BH == -torch.inf, 0.0)
@@ -85,7 +85,9 @@ class _Hardest(Function):
         return *scores.pull(scatter, grads[1]), None, None
 
 
-def hardest_negatives(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> tuple[Tensor, Tensor]:
+def hardest_negatives(
+    queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives, count: int
+) -> tuple[Tensor, Tensor]:
     """[B, H] the scores of each query's `count` hardest negatives among the labels of all workers, in descending order,
     on every worker, and [P] those of this worker's positive pairs. Missing negatives are -inf, without a gradient.
     """
@@ -94,14 +96,14 @@ def hardest_negatives(queries_BD: Tensor, labels_SD: Tensor, positives: Positive
 
 
 @torch.no_grad()
-@flops.by_formula()
-def hardest_pairs(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> Positives:
+@of_scores
+def hardest_pairs(queries_BD: Tensor, labels_SD: Tensor | None, positives: Positives, count: int) -> Positives:
     """The pairs of each query and its `count` hardest negatives among the labels of all workers, for `pair_scores`;
     this worker's part."""
     own_BH, _, columns_BH = _Hardest.apply(queries_BD, labels_SD, positives, count)  # type: ignore[no-untyped-call]
     if positives.workers.size == 1:  # the CPU knows how many negatives a query has: nothing waits for a GPU
         num_true_B = torch.bincount(positives.host.rows_P, minlength=positives.num_queries)
-        kept_BH = torch.arange(count) < (labels_SD.shape[0] - num_true_B)[:, None]
+        kept_BH = torch.arange(count) < (positives.num_labels - num_true_B)[:, None]
         rows_P, places_P = (upload(each_P, own_BH.device) for each_P in kept_BH.nonzero(as_tuple=True))
     else:
         floor_B1 = positives.workers.gather(own_BH.T).T.topk(count, dim=1).values[:, -1:]
@@ -109,10 +111,10 @@ def hardest_pairs(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, c
     return replace(positives, rows_P=rows_P, columns_P=columns_BH[rows_P, places_P], chosen={})
 
 
-@flops.by_formula()
+@of_scores
 def triplet(
     queries_BD: Tensor,
-    labels_SD: Tensor,
+    labels_SD: Tensor | None,
     positives: Positives,
     weights_P: Tensor,
     *,

@@ -45,12 +45,18 @@ class StandIns(Embeddings):
     def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
         self.require(needs_queries=True, needs_labels=True)
         queries_ND, labels_LD = self.queries(), self.labels()
-        operations = search_flops(self.num_queries, *labels_LD.shape) * len(queries_ND) // self.num_queries
+        of_search = search_flops if self.score is None else _of_every_pair
+        operations = of_search(self.num_queries, *labels_LD.shape) * len(queries_ND) // self.num_queries
         self.require(needs_queries=False, needs_labels=False, scoring_flops=operations)
         flops.current().flops += operations
         if (self.trained, k) not in self.found:
             self.found[self.trained, k] = _neighbours(queries_ND, labels_LD, k, exclude)
         return self.found[self.trained, k]
+
+
+def _of_every_pair(num_queries: int, num_labels: int, dimension: int) -> int:
+    """The operations of an exact search, as `search_flops` has them for few pairs."""
+    return 2 * num_queries * num_labels * dimension
 
 
 def _neighbours(queries_ND: Tensor, labels_LD: Tensor, k: int, exclude: sp.csr_array) -> np.ndarray:
@@ -80,7 +86,7 @@ class DryRun:
         self.largest: Batch  # of the step that encodes the most tokens
         self.looks = False  # whether a refresh looked at embeddings
         self.found: dict[tuple[bool, int], np.ndarray] = {}  # the neighbours that refreshes searched
-        self._scale = self.probe.mining_dimension / self.work.labels_LD.shape[1]
+        self._scale = self.probe.pair_flops / (2 * self.work.labels_LD.shape[1])
         self._most_tokens = -1
         self._last: Cost = {}  # of an epoch: its last batch may be smaller
         self._mean: Cost = {}  # of the other batches
@@ -152,6 +158,7 @@ class DryRun:
             charging.on_demand(lambda: made(queries_ND, of_all[0]), work.all_query_lengths_N, of_all[0]),
             charging.on_demand(lambda: made(labels_LD, of_all[1]), label_lengths_L, of_all[1]),
             require=charging.requirement(work.all_query_lengths_N, label_lengths_L, self._scale / work.share, of_all),
+            score=self.method.own_score,
             num_queries=work.num_queries,
             trained=self.epoch > 0,
             found=self.found,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from xmcbench.data import Texts
 from xmcbench.data.texts import PackedTexts
@@ -33,6 +35,7 @@ from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
 from xmcbench.engine.encoders.static import RANDOM_VOCABULARY, StaticEncoder, vectors_shape
 from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, trained_tokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
+from xmcbench.engine.losses.own_scores import NUMBERS
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES, KEPT_CHUNKS
 from xmcbench.engine.planning.dry_run import DRAWN, DryRun
 from xmcbench.engine.planning.probe import Table, Workload
@@ -83,12 +86,21 @@ def tokenizer_of(config: EncoderConfig, texts: Texts, cache: Path) -> tuple[Text
     return TextTokenizer(trained_tokenizer(texts, cache)), warning
 
 
-def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: int | None = None) -> EncoderCosts:
-    """The costs of training the encoder on texts of about `width` tokens; `vocabulary` is that of a trained tokenizer.
+def costs(
+    config: EncoderConfig,
+    precision: Precision,
+    width: int,
+    vocabulary: int | None = None,
+    build_pooling: Callable[[int], nn.Module | None] = lambda _: None,
+) -> EncoderCosts:
+    """The costs of training the encoder on texts of about `width` tokens; `vocabulary` is that of a trained tokenizer,
+    `build_pooling` the method's.
 
     Raises XMCBenchError if its architecture is unknown here.
     """
     encoder = _random(config.model_copy(update={"compile": False}), vocabulary)
+    if (pooling := build_pooling(encoder.dimension)) is not None:
+        encoder.pool_with(pooling)
     width = max(2, width)
     one_text, more_texts = (_kept(encoder, precision, texts, width) for texts in (FEW, MORE))
     per_text = (more_texts - one_text) / (MORE - FEW)
@@ -211,6 +223,10 @@ def memory(run: DryRun, encoder: EncoderCosts, workers: int, device: str, limit:
         gradients += _word_gradients(method, work, run.lengths_N[::workers], device) * encoder.dimension * FLOAT
     pairs = queries * labels * FLOAT
     chunk = min(CHUNK_SCORES[device] * FLOAT, pairs)
+    if method.own_score is not None:  # all scores, with their gradients, and what a chunk of them takes
+        of_loss = 4 * pairs + min(3.0 * FLOAT * NUMBERS[device], probe.pair_bytes * queries * labels)
+    else:
+        of_loss = min(pairs, KEPT_CHUNKS * chunk) * probe.keeps_scores + 2 * chunk
     on_gpu, index = device == "cuda", FLOAT * work.train.num_labels * probe.scored_dimension
     # The dataset, opened again for scoring.
     opened = float((8 * work.train.targets.nnz + OFFSETS * len(work.query_lengths_N)) / work.share)
@@ -223,9 +239,7 @@ def memory(run: DryRun, encoder: EncoderCosts, workers: int, device: str, limit:
         embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT + gradients,
         activations=0.0,
         # A loss takes more labels in chunks, a method's modules all of them.
-        scores=min(pairs, KEPT_CHUNKS * chunk) * probe.keeps_scores
-        + 2 * chunk
-        + probe.loss_bytes * (queries + (labels if probe.module_parameters else min(labels, at_once))),
+        scores=of_loss + probe.loss_bytes * (queries + (labels if probe.module_parameters else min(labels, at_once))),
         backward=2 * texts * encoder.dimension * FLOAT + gradients if on_gpu else 0.0,
         # The index before is there until the next one is.
         evaluation=index + _search(run, work.num_held_out, encoder, device) if work.num_held_out else 0.0,

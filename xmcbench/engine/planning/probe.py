@@ -195,9 +195,11 @@ class Probe:
     begin_flops: float  # of modules before the first step, per text that is embedded then
     keeps_scores: bool  # whether the loss keeps scores of its forward pass for its backward pass
     mining_dimension: int  # of the vectors that samplers see
+    pair_flops: int  # of the score of a query and a label
     scored_dimension: int  # of the vectors that are searched
     module_parameters: int  # of the method's own modules, label tables aside
     loss_bytes: float  # that the backward pass of the loss and of these modules takes, per text of a step
+    pair_bytes: float  # the same per pair of texts, of a method that defines its own score
     groups: int  # of labels that share vectors; 0: none do
     grouping_flops: int  # operations that find them before training
     tables: dict[str, Table]
@@ -221,7 +223,7 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
             few.begin(embeddings)
         sampler = few.sampler(part, 0)
         sampler.refresh(0, embeddings)
-        batch = sampler.batch(0, 0)
+        batch = sampler.batch(0, 0).scored_by(few.own_score)
         scored, saved = _loss_step(few, batch, dimension)
         queries, labels = len(batch.query_ids), len(batch.label_ids)
         with evaluating(few.modules), torch.no_grad():
@@ -243,6 +245,8 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
             of_true = (scored.flops / queries - per_pair * labels) / true_labels(part, batch)
             by_label = (larger.module_flops - scored.module_flops) / len(wrong)
         of_text = {"queries": len(part.texts), "labels": part.num_labels}
+        own = few.own_score is not None
+        taken = saved.total + 2 * saved.largest  # two gradients of the largest
     return Probe(
         flops_per_pair=per_pair,
         true_label_flops=of_true,
@@ -252,9 +256,11 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
         begin_flops=begun.module_flops / max(1, sum(of_text[texts] for texts in few.first_passes)),
         keeps_scores=scored.kept_scores > 0,
         mining_dimension=mining.shape[1],
+        pair_flops=few.pair_flops(_label_width(few, dimension)) if own else 2 * mining.shape[1],
         scored_dimension=searched.shape[1],
         module_parameters=sum(p.numel() for p in few.modules.parameters() if p.requires_grad),
-        loss_bytes=(saved.total + 2 * saved.largest) / (queries + labels),  # two gradients of the largest
+        loss_bytes=0.0 if own else taken / (queries + labels),
+        pair_bytes=taken / (queries * labels) if own else 0.0,
         groups=groups,
         grouping_flops=grouping_flops,
         tables={
@@ -268,6 +274,13 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
             for name, table in few.tables().items()
         },
     )
+
+
+def _label_width(few: EmbeddingMethod, dimension: int) -> int:
+    """The numbers of the vector of a label."""
+    ids_S = few.shard.label_ids[:1]
+    with few.inference():
+        return few.label_vectors(torch.zeros(1, dimension * few.encodes_labels), ids_S).shape[1]
 
 
 def _without_encoder(method: EmbeddingMethod, dimension: int, **settings: Any) -> EmbeddingMethod:
@@ -298,7 +311,7 @@ def _first_queries(batch: Batch, count: int) -> Batch:
     kept_P = pairs.rows_P < count
     rows, columns = (ids_P[kept_P].numpy() for ids_P in (pairs.rows_P, pairs.columns_P))
     chosen = {which: weights_P[kept_P].numpy() for which, weights_P in pairs.chosen.items()}
-    return Batch.of(batch.query_ids[:count], batch.label_ids, rows, columns, chosen)
+    return Batch.of(batch.query_ids[:count], batch.label_ids, rows, columns, chosen).scored_by(pairs.score)
 
 
 def _loss_step(few: EmbeddingMethod, batch: Batch, dimension: int) -> tuple[flops.Count, SavedBytes]:

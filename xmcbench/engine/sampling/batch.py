@@ -6,13 +6,14 @@ Legend: B queries of a batch, S labels of its pool, P true pairs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
 
 if TYPE_CHECKING:
+    from xmcbench.engine.losses.own_scores import Score
     from xmcbench.engine.losses.positives import Positives
 
 
@@ -41,6 +42,10 @@ class Batch:
         rows, columns = (torch.from_numpy(ids.astype(np.int64)) for ids in (rows_P, columns_P))
         weights = {which: torch.from_numpy(weights_P.astype(np.float32)) for which, weights_P in chosen.items()}
         return cls(query_ids, label_ids, Positives(rows, columns, len(query_ids), len(label_ids), weights))
+
+    def scored_by(self, score: Score | None) -> Batch:
+        """The same batch, whose pairs the losses score by `score`; None: by inner products."""
+        return replace(self, positives=replace(self.positives, score=score))
 
 
 def gather_rows(matrix: scipy.sparse.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,8 +18,11 @@ from torch import Tensor
 
 from xmcbench.engine import flops
 from xmcbench.engine.passes import may_stop, stop_point
-from xmcbench.engine.search.index import backend_for, build_index, measured_recall, search_flops
+from xmcbench.engine.search.index import Backend, backend_for, build_index, measured_recall, search_flops
 from xmcbench.engine.workers import ALONE, Workers
+
+if TYPE_CHECKING:
+    from xmcbench.engine.losses.own_scores import Score
 
 BLOCK, SHORT_BLOCK = 1 << 16, 1 << 10  # queries searched in one call, whose scores are dropped; between stops
 
@@ -46,6 +49,8 @@ class Embeddings:
     timed: Callable[[int], AbstractContextManager[object]] = lambda _: nullcontext()  # of a search's operations
     require: Require = lambda **_: None  # there is no budget
     note_recall: Callable[[float], None] = lambda _: None
+    score: Score | None = None  # of a method that defines its own
+    search_flops: Callable[[int, int, int], int] = search_flops  # of a search, by queries, labels and dimensions
     progress: Callable[[float], None] = lambda _: None  # gets the finished share of a search for neighbours
 
     def once(self) -> Embeddings:
@@ -64,17 +69,18 @@ class Embeddings:
     def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
         """[N, k] the nearest labels of each query without the pairs in `exclude` [N, L]; -1 pads short rows.
 
-        Among more than a trillion pairs the search is approximate (`search.index`); its recall is measured and
-        passed to `note_recall`. Raises PassTooLargeError, before anything is computed, unless both passes fit into the
-        rest of the budget.
+        The nearest are those of the highest scores. Unless the method defines its own score, the search among more than
+        a trillion pairs is approximate (`search.index`); its recall is measured and passed to `note_recall`. Raises
+        PassTooLargeError, before anything is computed, unless both passes fit into the rest of the budget.
         """
         self.require(needs_queries=True, needs_labels=True)
         self.progress(0.0)  # the passes below are no training either
         queries_ND, labels_LD = self.queries(), self.labels()
         size, rank, total = self.workers.size, self.workers.rank, queries_ND.shape[0]
-        operations = search_flops(total, *labels_LD.shape)
+        operations = self.search_flops(total, *labels_LD.shape)
         self.require(needs_queries=False, needs_labels=False, scoring_flops=operations)
-        index = build_index(labels_LD, backend := backend_for(total, len(labels_LD)))
+        backend: Backend = "exact" if self.score else backend_for(total, len(labels_LD))
+        index = build_index(labels_LD, backend, self.score)
         if backend != "exact":  # which counts its operations itself
             flops.current().flops += operations if rank == 0 else 0
             self.note_recall(measured_recall(index, queries_ND, labels_LD, k, exclude))

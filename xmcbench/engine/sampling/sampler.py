@@ -85,7 +85,7 @@ class Sampler:
         for which, weights_P in batch.positives.chosen.items():
             chosen[which] = np.zeros(len(rows))
             chosen[which][before_P] = weights_P.numpy()
-        return Batch.of(batch.query_ids, label_ids, rows, columns, chosen)
+        return Batch.of(batch.query_ids, label_ids, rows, columns, chosen).scored_by(batch.positives.score)
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -55,6 +55,8 @@ class Index(ABC):
     labels.
     """
 
+    multiplies = True  # whether scores are inner products
+
     def __init__(self, labels_LD: Tensor) -> None:
         self.labels_LD = labels_LD.detach()
         self.greatest = _greatest(self.labels_LD)
@@ -67,7 +69,7 @@ class Index(ABC):
         Pairs in `exclude` [N, L] are left out; -1 pads short rows. Raises ValueError if k exceeds the number of labels,
         shapes do not fit, or a score might not be finite.
         """
-        _check(queries_ND, self.labels_LD, self.greatest, k, exclude)
+        _check(queries_ND, self.labels_LD, self.greatest, k, exclude, self.multiplies)
         best = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
         rows = SIZES[self.labels_LD.device.type].rows
         for start in range(0, len(queries_ND), rows):
@@ -130,10 +132,15 @@ class ExactIndex(Index):
         return best_BK, unsure_A
 
 
-def _check(queries_ND: Tensor, labels_LD: Tensor, label: float, k: int, exclude: sp.csr_array | None) -> None:
-    """Raise ValueError unless the search is well defined and every score finite; `label` is the labels' `greatest`."""
+def _check(
+    queries_ND: Tensor, labels_LD: Tensor, label: float, k: int, exclude: sp.csr_array | None, multiplies: bool
+) -> None:
+    """Raise ValueError unless the search is well defined and every inner product finite; `label` is the labels'
+    `greatest`.
+    """
     shapes = f"queries {list(queries_ND.shape)} and labels {list(labels_LD.shape)}"
-    if queries_ND.ndim != 2 or labels_LD.ndim != 2 or queries_ND.shape[1] != labels_LD.shape[1]:
+    fit = queries_ND.shape[-1:] == labels_LD.shape[-1:] or not multiplies
+    if queries_ND.ndim != 2 or labels_LD.ndim != 2 or not fit:
         raise ValueError(f"{shapes}, expected [N, D] and [L, D]")
     if not 1 <= k <= len(labels_LD):
         raise ValueError(f"top {k} of {len(labels_LD)} labels")
@@ -144,7 +151,7 @@ def _check(queries_ND: Tensor, labels_LD: Tensor, label: float, k: int, exclude:
     for name, value in (("query", query := _greatest(queries_ND)), ("label", label)):
         if not math.isfinite(value):
             raise ValueError(f"a {name} vector contains {value}, expected finite numbers")
-    if queries_ND.shape[1] * query * label >= torch.finfo(torch.float32).max:
+    if multiplies and queries_ND.shape[1] * query * label >= torch.finfo(torch.float32).max:
         raise ValueError(f"queries up to {query:.3g} and labels up to {label:.3g} overflow float32 scores")
 
 

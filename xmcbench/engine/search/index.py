@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import scipy
     from torch import Tensor
 
+    from xmcbench.engine.losses.own_scores import Score
     from xmcbench.engine.search.exact import Index
     from xmcbench.trial.predictions import Predictions
 
@@ -27,17 +28,21 @@ SAMPLE = 256  # queries that are also searched exactly, to measure the recall
 NEIGHBOURS = 10  # DEXML, Section C.7
 
 
-def build_index(labels_LD: Tensor, backend: Backend = "exact") -> Index:
+def build_index(labels_LD: Tensor, backend: Backend = "exact", score: Score | None = None) -> Index:
     """An index of the labels, by their distinct vectors where more than `SPARE` labels have one.
 
-    Raises `XMCBenchError` if the backend needs faiss and faiss is missing.
+    With `score` it finds the labels of the highest scores in place of inner products, exactly. Raises `XMCBenchError`
+    if the backend needs faiss and faiss is missing.
     """
     import torch
 
     from xmcbench.engine.search.exact import SPARE, ExactIndex
     from xmcbench.engine.search.faiss import FaissIndex
+    from xmcbench.engine.search.scored import ScoredIndex
     from xmcbench.engine.search.twins import TwinIndex, distinct
 
+    if score is not None:
+        return ScoredIndex(labels_LD, score)
     build: Callable[[Tensor], Index] = (
         ExactIndex if backend == "exact" else partial(FaissIndex, graph=backend == "faiss-hnsw")
     )

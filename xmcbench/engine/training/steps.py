@@ -76,6 +76,7 @@ class BatchEmbedder:
     def embed(self, whole: Batch, dropout_seed: int) -> EmbeddedBatch:
         """The batch's embeddings; where the sampler then adds labels to its pool, theirs too."""
         method, shard = self.method, self.method.shard
+        whole = whole.scored_by(method.own_score)
         share = shard.share(whole)
         texts = [TextRows(method.queries, share.query_ids[shard.queries(len(share.query_ids))], "query")]
         if method.encodes_labels:
