@@ -50,7 +50,10 @@ def test_a_suite_that_is_edited_while_it_runs_is_named(
     plan = Runner.plan
     monkeypatch.setattr(Runner, "plan", lambda self: (suite.write_text(suite.read_text() + "\n"), plan(self))[1])
     assert call("run", suite, *bench.places, "--debug") == 0
-    assert f"{suite} was edited while it ran: these are its trials as it was before" in capsys.readouterr().err
+    assert (
+        f"{suite} was edited during the run: these are the trials of the suite before the edit"
+        in capsys.readouterr().err
+    )
 
 
 def test_changes_that_no_commit_holds_are_named_before_trials_run(

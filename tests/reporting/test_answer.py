@@ -17,7 +17,7 @@ from xmcbench.trial.record import Record, Status
 
 from .made import cited, failed, record
 
-ONCE = "Each has one seed: nothing is said of another training run."
+ONCE = "Each has one seed, so another training run may rank them differently."
 NOISE = 0.01  # standard error of a row's metric over test queries
 
 
@@ -102,11 +102,11 @@ def test_what_is_left_out_is_counted_with_the_option_that_shows_it() -> None:
     assert "9,000" not in text
     assert "Also: 1 other budget (--budget all), " in text
     assert "(--notes)" in text
-    assert "Metrics in per cent" not in text
+    assert "Metrics are in per cent" not in text
     full = answer(found, every=True, below={About.READING})
     assert "9,000 steps" in full
     assert "other budget" not in full
-    assert "Metrics in per cent" in full
+    assert "Metrics are in per cent" in full
     every = leaderboard([record("a", budget=Budget(steps=n)) for n in (1, 2)], view=View(budget="all"))
     assert [group.budget["steps"] for group in every.groups] == [1, 2]
 

@@ -36,9 +36,9 @@ def test_a_part_that_never_ran_is_marked_noted_and_shown() -> None:
     rows = {row.method: row for group in board.groups for row in group.rows}
     assert IDLE in of_name(rows["never"])
     assert IDLE not in of_name(rows["ran"])
-    assert f"{IDLE} never: shortlists (refresh_start 5, 4.5 epochs)." in board.notes
+    assert f"{IDLE} never: never ran: shortlists (refresh_start is 5, in a training of 4.5 epochs)." in board.notes
     outcome = dict(describe(never)["Outcome"])
-    assert outcome["never ran"] == "shortlists (refresh_start 5, 4.5 epochs)"
+    assert outcome["never ran"] == "shortlists (refresh_start is 5, in a training of 4.5 epochs)"
 
 
 def test_a_method_of_another_version_says_nothing() -> None:

@@ -138,7 +138,7 @@ def test_compare_takes_the_newest_code_and_says_so(
         store.write_record(own)
     code, _, errors = told(capsys, "compare", "dexml", "other", "--store", tmp_path)
     assert code == 0, errors
-    assert "dexml: code bbbbbbbb alone; 3 trials of other code are left out" in caplog.text
+    assert "dexml: only code bbbbbbbb is used; 3 trials of other code are left out" in caplog.text
     caplog.clear()
     code, _, errors = told(capsys, "compare", "dexml (code aaaaaaaa)", "other", "--store", tmp_path)
     assert (code, "left out" in caplog.text) == (0, False), errors

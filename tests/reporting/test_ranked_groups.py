@@ -264,7 +264,7 @@ def test_a_row_that_stands_in_a_table_does_not_come_into_it_again() -> None:
 
 def test_a_dataset_with_test_texts_in_its_training_part_has_a_note() -> None:
     notes = leaderboard([record("a", 0.4, test_texts_in_train=17), record("b", 0.5)]).notes
-    assert "made: 17 test texts are also in the training part, labels known." in notes
+    assert "made: 17 test texts are also in the training part, where their labels are known." in notes
     assert not any("training part" in note for note in leaderboard([record("a", 0.4)]).notes)
 
 

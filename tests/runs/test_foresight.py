@@ -42,7 +42,7 @@ def test_steps_that_a_plan_counted_are_those_that_are_told() -> None:
 
 def test_a_budget_that_is_spent_before_the_first_step_is_told() -> None:
     small = trial("small", "prime", {"encoder_tokens": 204_999}, batch_size=16)
-    told = "small on made: fails: about 205,000 tokens are encoded before the first step, the budget has 204,999"
+    told = "small on made: fails: about 205,000 tokens are encoded before the first step, and the budget allows 204,999"
     assert told in remarks([small], DATA)
     for passes, settings in ((5_000, {"centroids": "none"}), (200_000, {"free_vectors": 0})):
         assert any(f"fails: about {passes:,}" in line for line in remarks([prime(passes - 1, **settings)], DATA))
@@ -57,9 +57,9 @@ def test_parts_without_room_and_settings_that_cannot_matter_are_named() -> None:
     swept = [trial(f"n={n}", "dexml", {"epochs": 5}, batch_size=16, negatives_per_query=n) for n in (1, 2)]
     ngame = trial("ngame", "ngame", {"epochs": 5}, batch_size=16)
     assert remarks([*swept, ngame], DATA) == [
-        "n=1, n=2 on made: no shortlists (refresh_start 5, 5 epochs)",
-        "ngame on made: no clusters (cluster_start 10, 5 epochs)",
-        "n=1, n=2 differ only in settings without effect here: "
+        "n=1, n=2 on made: training ends before the first shortlists (refresh_start is 5, in a training of 5 epochs)",
+        "ngame on made: training ends before the first clusters (cluster_start is 10, in a training of 5 epochs)",
+        "n=1, n=2 differ only in settings that have no effect here: "
         "negatives_per_query, refresh_every, refresh_start, shortlist",
     ]
     longer = [trial(f"n={n}", "dexml", {"epochs": 5.1}, batch_size=16, negatives_per_query=n) for n in (1, 2)]
@@ -105,7 +105,7 @@ def test_a_second_stage_speaks_of_its_first_method() -> None:
     told = remarks([trial("two", "classifier", {"epochs": 4}, first=first)], DATA)
     assert told == [
         "two on made: about 80 steps, which are few: lower batch_size or raise the budget",
-        "two on made: no shortlists (refresh_start 5, 3.2 epochs)",
+        "two on made: training ends before the first shortlists (refresh_start is 5, in a training of 3.2 epochs)",
     ]
 
 

@@ -34,7 +34,9 @@ def find_seeds(store: Store, name: str) -> list[Record]:
         _only(found, name)
     newest = newest_code(found)
     if others := len(found) - len(newest):
-        _log.warning("warning: %s: %s alone; %d trials of other code are left out", name, code_name(newest[0]), others)
+        _log.warning(
+            "warning: %s: only %s is used; %d trials of other code are left out", name, code_name(newest[0]), others
+        )
     return newest
 
 
@@ -104,7 +106,7 @@ def _candidates(store: Store, name: str, seed: int | None) -> list[Record]:
 def _only(found: list[Record], name: str) -> Record:
     if len(found) > 1:
         listed = "\n".join(f"  {described(record)}" for record in found)
-        raise XMCBenchError(f"{name!r} matches {len(found)} trials, a key matches one:\n{listed}")
+        raise XMCBenchError(f"{name!r} matches {len(found)} trials, expected the key of one:\n{listed}")
     return found[0]
 
 

@@ -43,7 +43,7 @@ def leaderboard(
     ] = "all",
     track: Annotated[Literal["supervised", "zero-shot"] | None, Option(help="Only this track.")] = None,
     budget: Annotated[
-        str | None, Option(help="The tables with this limit of measured rows: steps, or steps=1000; all.")
+        str | None, Option(help="Tables of measured rows with this budget: steps, or steps=1000; or all budgets: all.")
     ] = None,
     method: Annotated[
         str | None, Option(help="Only this method: its name, label, or a shell pattern.", autocompletion=method_names)
@@ -53,12 +53,16 @@ def leaderboard(
     sort: Annotated[str | None, Option(help="Metric to rank by, or column to order by.")] = None,
     group_by: Annotated[str | None, Option(help="One table for each value of this column.")] = None,
     top: Annotated[int | None, Option(min=1, help="Only the best rows of each table.")] = None,
-    variants: Annotated[bool, Option("--all", help="Every row: also variants, and every printed one.")] = False,
-    notes: Annotated[bool, Option("--notes", help="Also how to read the tables, and what they leave out.")] = False,
-    claims: Annotated[
-        bool, Option("--claims", help="Also what was seen of the papers' claims about the rows.")
+    variants: Annotated[bool, Option("--all", help="Show every row, with variants and all printed ones.")] = False,
+    notes: Annotated[
+        bool, Option("--notes", help="Also explain how to read the tables, and what they leave out.")
     ] = False,
-    rows: Annotated[list[Path] | None, Option(metavar="FILE", help="Your own published rows.")] = None,
+    claims: Annotated[
+        bool, Option("--claims", help="Also show what was seen of the papers' claims about the rows.")
+    ] = False,
+    rows: Annotated[
+        list[Path] | None, Option(metavar="FILE", help="A file or folder with your own published rows.")
+    ] = None,
     format: Annotated[
         str,
         Option(
@@ -145,7 +149,9 @@ def tables(
     store: StoreDir = Path("results"),
     to: Annotated[
         list[str] | None,
-        Option(metavar="METRIC=VALUE", help="Also show what was spent to reach it on held-out queries: P@1=50."),
+        Option(
+            metavar="METRIC=VALUE", help="Also show the cost of reaching a value on held-out queries, as in P@1=50."
+        ),
     ] = None,
 ) -> None:
     """Print the tables of a suite: its cells, quality against cost, and ranks. Runs nothing."""

@@ -84,13 +84,15 @@ def trial_names(ctx: Context) -> list[str]:
     return sorted({f"{record.trial.dataset}/{record.trial.label}" for record in records})
 
 
-RUN = Argument(metavar="RUN", help="A trial: its key or the start of it, or dataset/label.", autocompletion=trial_names)
+RUN = Argument(
+    metavar="RUN", help="A trial: its key, the beginning of its key, or dataset/label.", autocompletion=trial_names
+)
 RunName = Annotated[str, RUN]
-Seed = Annotated[int | None, Option(metavar="N", help="The seed, where RUN means trials of several seeds.")]
+Seed = Annotated[int | None, Option(metavar="N", help="The seed, if RUN matches trials with several seeds.")]
 SuitePath = Annotated[
     Path,
     Argument(
-        help="The suite: a file, or a name of a bundled suite, as in quickstart.",
+        help="The suite: a file, or the name of a bundled suite, such as quickstart.",
         show_default=False,
         autocompletion=suite_names,
     ),
@@ -107,7 +109,7 @@ DatasetNames = Annotated[
 DatasetName = Annotated[str, Argument(help="Name of a dataset.", autocompletion=dataset_names)]
 AllowIncomplete = Annotated[
     bool,
-    Option("--allow", help="Train encoders whose folder lacks weights, has too many or other shapes; it is meant."),
+    Option("--allow", help="Train an encoder even if its folder lacks weights, or has extra ones or other shapes."),
 ]
 EncoderName = Annotated[str | None, Option(metavar="NAME", help="Use this encoder instead of the suite's.")]
 TableFormat = Annotated[Literal["table", "markdown", "latex", "csv"], Option(help="Output format.")]

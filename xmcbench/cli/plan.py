@@ -91,7 +91,7 @@ def plan(
             left_out.append(f"{trial.dataset}/{trial.label}: {problem}")
     echo(render_tables(_tables(plans, seeds, machine) if plans else [], format))
     steps = {(plan.trial.dataset, plan.trial.label): plan.ledger.steps for plan in plans}
-    lines = {"follows from data and budget": asked.followed(trials), "note": remarks(trials, extents, steps)}
+    lines = {"derived from data and budget": asked.followed(trials), "note": remarks(trials, extents, steps)}
     lines["note"] += teacher_costs(trials, extents, store, Price.parse(teacher_price))
     overlong = [reason for plan in plans if (reason := too_long(plan, asked.timeout))]
     for kind, texts in (*lines.items(), ("not planned", left_out), ("fails", failing), ("too long", overlong)):
@@ -118,7 +118,7 @@ def _tables(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine
     notes = [
         f"{machine.name} ({machine.source}), {machine.utilisation:.0%} of its peak assumed; "
         f"all trials with their seeds, on an idle machine: {format_value(total, 'hours')} device hours",
-        f"fits: close where memory is within {MARGIN:.0%} of the device's; memory and bytes sent per step: of a device",
+        f"fits: close if memory is within {MARGIN:.0%} of the device's. Memory and sent bytes are those of one device",
         *dict.fromkeys(note for plan in plans for note in plan.notes),
     ]
     headings = ("trial", "devices", "steps", "pool", "tokens", "flops", "device hours", "memory", "sent", "fits")
@@ -126,8 +126,8 @@ def _tables(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine
     sizes = [[format_value(value, "bytes") for value in own.values()] for own in parts]
     memory = [(name, *own) for name, own in zip(names, sizes, strict=True)]
     note = (
-        "peak: the first five, plus the largest of a step, refresh and search; "
-        "of a step a GPU holds embeddings and scores, or backward"
+        "peak: the sum of the first five columns and the largest of a step, a refresh and a search; "
+        "during a step a GPU holds embeddings and scores, or what the backward pass needs"
     )
     return [
         TextTable("plan", headings, costs, notes),

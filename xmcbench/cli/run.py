@@ -50,11 +50,11 @@ def run(
     store: StoreDir = Path("results"),
     teacher_price: TeacherPrice = None,
     allow_network: Annotated[
-        bool, Option("--allow-network", help="Run methods that reach hosts which they name; else you are asked.")
+        bool, Option("--allow-network", help="Run methods that connect to other hosts without asking first.")
     ] = False,
-    retry: Annotated[bool, Option("--retry", help="Run trials that failed before again.")] = False,
+    retry: Annotated[bool, Option("--retry", help="Run failed trials again.")] = False,
     changed: Annotated[
-        bool, Option("--changed", help="Run trials again whose plugin has other code than they ran with.")
+        bool, Option("--changed", help="Run trials again if the code of their plugin has changed since.")
     ] = False,
     track: Annotated[
         list[str] | None,
@@ -104,7 +104,7 @@ def run(
         ),
     ] = None,
     storage: Annotated[
-        str | None, Option(metavar="URL", help="Ray: storage that all nodes reach, if they do not reach the store.")
+        str | None, Option(metavar="URL", help="Ray: storage that all nodes can reach, if they cannot reach the store.")
     ] = None,
 ) -> None:
     """Run the trials of a suite that are not in the store yet, then print the suite's leaderboard.
@@ -191,7 +191,10 @@ def _run(
         board = board_of(records, runner.suite.metrics, runner.store)
     echo(f"\n{board}")
     if _edited(settings.suite) != read:
-        echo(f"note: {settings.suite} was edited while it ran: these are its trials as it was before", err=True)
+        echo(
+            f"note: {settings.suite} was edited during the run: these are the trials of the suite before the edit",
+            err=True,
+        )
     return runner, records
 
 
@@ -252,6 +255,6 @@ def print_plan(runner: Runner, plan: Sequence[PlannedTrial], price: Price | None
     headers = ("trial", "dataset", "seed", "key", "plan", "reason")
     echo(listing(rows, headers, colalign=("left",) * 6) + "\n")
     if followed := suite.followed(trials):
-        echo("\n".join(["follows from data and budget, as the suite does not say it:", *followed, ""]))
+        echo("\n".join(["settings that the suite leaves out, derived from the data and the budget:", *followed, ""]))
     for note in notes:
         echo(f"note: {note}", err=True)

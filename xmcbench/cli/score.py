@@ -73,7 +73,7 @@ def fuse(
         list[str],
         Argument(
             metavar="RUN",
-            help="Two or more trials: keys or starts of them, or dataset/label.",
+            help="Two or more trials: keys, beginnings of keys, or dataset/label.",
             autocompletion=trial_names,
         ),
     ],
@@ -84,7 +84,7 @@ def fuse(
     name: Annotated[
         str | None, Option("--as", metavar="NAME", help="Name of the result (default: the runs and the rule).")
     ] = None,
-    metric: Annotated[str, Option(metavar="NAME", help="What the weights are chosen by.")] = "nDCG@5",
+    metric: Annotated[str, Option(metavar="NAME", help="The metric by which the weights are chosen.")] = "nDCG@5",
     metrics: Annotated[str | None, Option(help="Metrics, as in P@1,nDCG@5.")] = None,
     seed: Seed = None,
     store: StoreDir = Path("results"),

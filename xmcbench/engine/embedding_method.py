@@ -144,7 +144,7 @@ class EmbeddingMethod(DualEncoder):
     def idle_parts(self, spent: Mapping[str, Any]) -> dict[str, frozenset[str]]:
         own, epochs = self.config.model_dump(exclude=set(self.config.unused())), spent.get("epochs", math.inf)
         return {
-            f"{part} ({start} {own[start]}, {epochs:.3g} epochs)": settings
+            f"{part} ({start} is {own[start]}, in a training of {epochs:.3g} epochs)": settings
             for part, (start, settings) in SCHEDULED.items()
             if start in own and own[start] >= epochs
         }

@@ -53,7 +53,7 @@ def closing(group: Group) -> str:
         first = others[0]
         how = "" if metric in first.tested else ", a difference that was not tested"
         sentence += f"; the next, {name(first)}, is {_behind(best, first, metric)} behind{how}"
-    return f"{sentence}." + (" Each has one seed: nothing is said of another training run." if once else "")
+    return f"{sentence}." + (" Each has one seed, so another training run may rank them differently." if once else "")
 
 
 def _states(rows: Sequence[Row]) -> Counter[str]:

@@ -33,7 +33,7 @@ CLAIM = "○"  # after a name: a paper's claim that this row is better than anot
 # Of every record: what the check of submissions can tell, and what it cannot.
 CHECKED = (
     "The check of submissions recomputes metrics and intervals, and compares steps, tokens and operations with a plan "
-    "(refused below half of it, above ten times). All else is as stated by who ran the trial: seconds, memory, curves, "
+    "(refused below half of it, above ten times). Nothing else is checked: seconds, memory, curves, "
     "settings, seeds, tuning, hardware."
 )
 
@@ -47,10 +47,10 @@ MEANINGS = {
     BELOW_POPULAR: "not better than the most frequent labels",
     UNLIMITED: "no budget limits it",
     STATED: "not recomputed",
-    VERIFIED: "trained again with a like result",
+    VERIFIED: "trained again with an equivalent result",
     NOT_REPRODUCED: "trained again, not reproduced",
-    IDLE: "a part never ran",
-    CLAIM: "has a claim",
+    IDLE: "a part of the method never ran",
+    CLAIM: "a paper's claim about it was tested",
 }
 EVERY = frozenset(MEANINGS)
 
@@ -132,32 +132,35 @@ def _notes(groups: Sequence[Group], surface: Surface) -> Iterator[Note]:
     measured = [row for group in groups for row in group.rows if row.source != "published"]
     columns = {name for group in groups for name in group.columns}
     sorts = " or ".join(dict.fromkeys(group.sort for group in groups))
-    yield reading(f"Metrics in per cent, ranked by {sorts} within each table; equal values share a rank.")
+    yield reading(
+        f"Metrics are in per cent. Rows are ranked by {sorts} within each table, and equal values share a rank."
+    )
     if published := [row for group in groups for row in group.rows if row.source == "published"]:
         yield from _published_notes(
             published, dict.fromkeys(name for group in groups for name in group.metrics), columns, surface
         )
     if any(row.source == "imported" for row in measured):
-        yield reading("Imported predictions were made elsewhere, at unknown cost: they are ranked on their own.")
+        yield reading("Imported predictions were made elsewhere, at unknown cost, so they are ranked separately.")
     if intervals := [row for row in measured if row.intervals]:
         yield reading(
             f"{surface.interval} the interval over test queries and seeds. "
             "≈: not significantly different from the best of its column (paired, 95 %, Holm over its rows)."
         )
         if any(map(of_interval, intervals)):
-            alone = "the interval and ≈ are over test queries alone and say nothing of another training run"
-            yield reading(f"{ONE_SEED}: one seed: {alone}.")
+            alone = "the interval and ≈ cover test queries alone, not another training run"
+            yield reading(f"{ONE_SEED}: one seed, so {alone}.")
     if any(row.std for row in measured):
         yield reading("sd: standard deviation over seeds (n - 1) × number of seeds.")
     if any(row.against for row in measured):
-        yield reading("against: minus the published value of the same method, encoder, batch size and setting.")
+        yield reading("against: the value minus the published one of the same method, encoder, batch size and setting.")
     if "variants" in columns and any("variants" in row.facts for row in measured):
         yield reading(f"+N: further rows of the method (ablations, other settings); {surface.every_row} shows them.")
     yield from _measured_notes(measured, columns)
     for group in groups:
         if shared := max((int(row.facts.get("shared_texts", 0)) for row in group.rows), default=0):
             yield Note(
-                About.DATA, f"{group.dataset}: {shared:,} test texts are also in the training part, labels known."
+                About.DATA,
+                f"{group.dataset}: {shared:,} test texts are also in the training part, where their labels are known.",
             )
         if alike := max((int(row.facts.get("shared_label_texts", 0)) for row in group.rows), default=0):
             text = "labels share their text with another one; a method that reads label texts cannot tell them apart."
@@ -182,10 +185,10 @@ def _published_notes(
             yield Note(About.PAPERS, f"†: {row.label}, {metric} ({row.facts['paper']}): misprint, {text}.")
     for split in dict.fromkeys(str(row.facts["split"]) for row in rows if "split" in row.facts):
         methods = ", ".join(dict.fromkeys(row.method for row in rows if row.facts.get("split") == split))
-        yield Note(About.PAPERS, f"Not ranked, on another test split ({split}): {methods}.")
+        yield Note(About.PAPERS, f"These are on another test split ({split}) and not ranked: {methods}.")
     if claims := dict.fromkeys(claim for row in rows for claim in (*row.claims, *row.folded_claims)):
         text = (
-            f"{CLAIM}: a claim that this row, or one folded into it, is better than another was looked at here, at the "
+            f"{CLAIM}: a paper's claim that this row, or one folded into it, was tested here, at the "
             "scale in brackets; that is no verdict on the paper's figures unless the scale is the paper's."
         )
         yield reading(text)
@@ -222,7 +225,7 @@ def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[N
         if names := dict.fromkeys(name for row in old for name in row.redefined):
             which.append(f"other code of {', '.join(names)}")
         named = f"{', '.join(row.label for row in old)} ({'; '.join(which)})"
-        text = f"Not ranked, of other metric definitions: {named}; `xmcbench rescore` computes them again."
+        text = f"Not ranked, because of other metric definitions: {named}. `xmcbench rescore` computes them again."
         yield Note(About.ROW, text)
     if reasons := sorted({row.older for row in rows if row.older}):
         text = f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again."
@@ -234,7 +237,7 @@ def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[N
     )
     if any(row.idle for row in rows):
         yield reading(f"{IDLE}: a part of the method never ran.")
-    yield from (of_row(row, f"{IDLE} {row.label}: {', '.join(row.idle)}.") for row in rows if row.idle)
+    yield from (of_row(row, f"{IDLE} {row.label}: never ran: {', '.join(row.idle)}.") for row in rows if row.idle)
     few = [row for row in rows if row.few_steps and not row.below_popular]
     yield from (of_row(row, f"Few steps: {row.label}: {row.few_steps}.") for row in few)
     for alike in dict.fromkeys(row.alike for row in rows if row.alike):
@@ -243,12 +246,12 @@ def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[N
     yield from (of_row(row, f"{row.label}: {row.unanswered}.") for row in rows if row.unanswered)
     if nothing := [row for row in rows if row.metrics and not any(row.metrics.values())]:
         text = (
-            "every metric is 0: no label that is found is true. Methods that match words need words that texts have in "
-            "common, with spaces between them."
+            "every metric is 0, because no predicted label is true. Methods that match words need words that texts "
+            "share, with spaces between them."
         )
         yield of_row(nothing[0], f"{', '.join(row.label for row in nothing)}: {text}")
     if any(row.unlimited for row in rows):
-        work = "it, or its linear solver, spends nothing that the budget counts"
+        work = "the method, or its linear solver, spends nothing that the budget counts"
         yield reading(f"{UNLIMITED}: not limited by this budget: {work}.")
     if any(row.accepted for row in rows):
         yield reading(CHECKED)

@@ -27,10 +27,10 @@ def chosen_on(choice: Choice) -> str:
 def unevenness(uneven: Uneven) -> str:
     """How rows were trained otherwise than others in their table."""
     return {
-        Uneven.ALL_QUERIES: "Trained on all training queries, of which others here held some out",
-        Uneven.LAST_WEIGHTS: "Held queries out as others did, but chose no checkpoint by them: the last weights answer",
+        Uneven.ALL_QUERIES: "Trained on all training queries, while others here held some out",
+        Uneven.LAST_WEIGHTS: "Held out queries as others did, but chose no checkpoint by them: the last weights count",
         Uneven.NOT_TUNED: "Not tuned, as others here were",
-        Uneven.WHOLE_SAMPLES: "Each sample of its tuning was a whole training, of others a part",
+        Uneven.WHOLE_SAMPLES: "Each sample of its tuning was a whole training, while those of others were a part",
     }[uneven]
 
 

@@ -135,18 +135,20 @@ def network_note(trials: Iterable[Trial]) -> str:
 def _of_alike(group: Mapping[str, frozenset[str]]) -> str:
     """That trials are the same, or differ only in settings of parts that never run; these by label."""
     names, settings = ", ".join(group), ", ".join(sorted(min(group.values())))
-    return f"{names} differ only in settings without effect here: {settings}" if settings else f"{names} are the same"
+    return (
+        f"{names} differ only in settings that have no effect here: {settings}" if settings else f"{names} are the same"
+    )
 
 
 def _of_trial(trial: Trial, method: Method, data: Extent, spent: Mapping[str, Any], steps: float) -> Iterator[str]:
     """That the trial fails before its first step, or takes few steps, and that its queries are cut."""
     limit, needed = method.encoder_training(trial.budget)[1].encoder_tokens, spent.get("first_tokens", 0)
     if limit is not None and needed > limit:
-        yield f"fails: about {needed:,.0f} tokens are encoded before the first step, the budget has {limit:,}"
+        yield f"fails: about {needed:,.0f} tokens are encoded before the first step, and the budget allows {limit:,}"
     if 0 < steps < FEW_STEPS:
         lower = "lower batch_size or " if trial.config.get("batch_size", 0) > SMALLEST_BATCH else ""
         yield f"about {steps:.0f} steps, which are few: {lower}raise the budget"
-    yield from (f"no {part}" for part in method.idle_parts(spent))
+    yield from (f"training ends before the first {part}" for part in method.idle_parts(spent))
     longest = trial.config.get("max_query_length") or data.stated_limit
     if "max_query_length" not in trial.config or longest is None or not data.query_percentiles:
         return

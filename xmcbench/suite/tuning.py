@@ -53,9 +53,9 @@ class Tune(Frozen):
         description="none: every sample gets the whole budget; halving: each starts with a part, and the best get "
         "`reduction` times as much, trained anew",
     )
-    reduction: int = Field(3, gt=1, description="halving: one sample in this many goes on")
+    reduction: int = Field(3, gt=1, description="halving: one sample in this many continues")
     searcher: Literal["random", "optuna"] = Field(
-        "random", description="proposes samples; optuna: tree-structured Parzen estimator"
+        "random", description="what proposes samples; optuna: tree-structured Parzen estimator"
     )
     finalists: int = Field(
         2,

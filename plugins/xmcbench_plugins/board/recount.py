@@ -40,11 +40,11 @@ class Recount:
 
     def __str__(self) -> str:
         if self.reason:
-            return f"stated: {self.reason}"
+            return f"not recounted: {self.reason}"
         costs = [share for name, share in self.shares.items() if name.split()[0] in COSTS]
         furthest = max(costs, key=lambda share: abs(share - 1), default=1.0)
         recounted = abs(furthest - 1) <= CLOSE
-        return "recounted" if recounted else f"stated: {furthest:.2f} times what a plan counts"
+        return "recounted" if recounted else f"not confirmed: {furthest:.2f} times the count of a plan"
 
     @property
     def problems(self) -> list[str]:

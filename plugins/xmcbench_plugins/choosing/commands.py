@@ -150,7 +150,7 @@ def _chosen(choosing: Choosing) -> Chosen:
         with display() as shown, choosing.runner.executor:
             return choosing.run(shown)
     except KeyboardInterrupt:
-        echo("interrupted: the same command goes on with what is in the store", err=True)
+        echo("interrupted: the same command continues with what is in the store", err=True)
         raise Exit(INTERRUPTED) from None
 
 
@@ -173,7 +173,7 @@ def _train_on_all(settings: Settings, chosen: Chosen) -> Record:
         with display() as shown, runner.executor:
             records = runner.run(plan, shown)
     except KeyboardInterrupt:
-        echo(f"interrupted: `xmcbench run {settings.suite}` goes on", err=True)
+        echo(f"interrupted: `xmcbench run {settings.suite}` continues", err=True)
         raise Exit(INTERRUPTED) from None
     note_chosen(runner, records)
     return records[0]

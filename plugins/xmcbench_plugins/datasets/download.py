@@ -45,7 +45,9 @@ def download(url: str, path: Path, progress: Progress = lambda *_: None) -> None
         _fetch_rest(url, partial, progress)
     except (HTTPException, OSError) as problem:  # urllib's errors are OSErrors
         here = partial.stat().st_size if partial.exists() else 0
-        raise XMCBenchError(f"{url}: {problem}; {here:,} bytes are here, the next try goes on after them") from problem
+        raise XMCBenchError(
+            f"{url}: {problem}; {here:,} bytes are kept: the same command continues after them"
+        ) from problem
     partial.replace(path)
 
 

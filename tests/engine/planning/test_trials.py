@@ -180,7 +180,7 @@ def test_a_second_stage_is_planned_up_to_its_encoder(planned: Callable[..., Tria
     first = {"encoder": {"name": small_encoder}, "batch_size": 16}
     whole = planned("classifier", budget={"steps": 10}, first={"method": "dexml", **first}, share=0.6)
     assert whole.ledger.flops == planned("dexml", budget={"steps": 6}).ledger.flops
-    assert whole.notes == ("a: what trains its encoder (dexml) is counted, the stage that follows is not",)
+    assert whole.notes == ("a: the training of its encoder (dexml) is planned, the next stage is not",)
 
 
 def test_a_time_limit_below_the_prediction_is_told(planned: Callable[..., TrialPlan]) -> None:

@@ -18,11 +18,11 @@ from attacks.hostile import content, signed  # isort: skip
     [
         (1.0, "recounted", 0),
         (1.09, "recounted", 0),
-        (4.5, "stated: 4.50 times what a plan counts", 0),
-        (0.6, "stated: 0.60 times what a plan counts", 0),
-        (0.4, "stated: 0.40 times what a plan counts", 1),
-        (22.0, "stated: 22.00 times what a plan counts", 1),
-        (math.nan, "stated: nan times what a plan counts", 1),
+        (4.5, "not confirmed: 4.50 times the count of a plan", 0),
+        (0.6, "not confirmed: 0.60 times the count of a plan", 0),
+        (0.4, "not confirmed: 0.40 times the count of a plan", 1),
+        (22.0, "not confirmed: 22.00 times the count of a plan", 1),
+        (math.nan, "not confirmed: nan times the count of a plan", 1),
     ],
 )
 def test_only_costs_far_from_a_plan_are_refused(share: float, says: str, problems: int) -> None:

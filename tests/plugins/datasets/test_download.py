@@ -75,7 +75,7 @@ def test_a_download_goes_on_where_it_broke_off(server: Server, tmp_path: Path) -
     path, seen = tmp_path / "archive", []
     server.breaks = 3000
     for here in (3000, 6000, 9000):
-        with pytest.raises(XMCBenchError, match=f"{here:,} bytes are here"):
+        with pytest.raises(XMCBenchError, match=f"{here:,} bytes are kept"):
             download(server.url, path)
     assert not path.exists()
     download(server.url, path, lambda here, total: seen.append((here, total)))
@@ -104,7 +104,7 @@ def test_a_full_disk_is_known_before_anything_is_written(
 
 
 def test_no_answer_is_one_line(tmp_path: Path) -> None:
-    with network.allow_network(), pytest.raises(XMCBenchError, match=r"refused.*; 0 bytes are here"):
+    with network.allow_network(), pytest.raises(XMCBenchError, match=r"refused.*; 0 bytes are kept"):
         download("http://127.0.0.1:9/archive", tmp_path / "archive")
 
 

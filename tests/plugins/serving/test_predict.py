@@ -107,7 +107,7 @@ def test_a_name_of_several_trials_is_told_with_all_of_them(bench: Bench, ask: As
     runner = bench.runner(suite, debug=True)
     records = runner.run(runner.plan(), bench.heard)
     error = refused(ask("fake-20/ok", "--text", "a"))
-    assert error.splitlines()[0] == "error: 'fake-20/ok' matches 2 trials, a key matches one:"
+    assert error.splitlines()[0] == "error: 'fake-20/ok' matches 2 trials, expected the key of one:"
     assert sorted(line.split()[1:] for line in error.splitlines()[1:]) == sorted(
         [record.key, "fake-20/ok,", "seed", str(record.trial.seed) + ",", "5", "steps"] for record in records
     )

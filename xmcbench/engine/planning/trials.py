@@ -197,10 +197,10 @@ class Planner:
         sent = (workers - 1) / workers * FLOAT * values
         if ledger.refused_pass:
             plural = "" if f"{ledger.epochs:.3g}" == "1" else "s"
-            then = "goes on without it" if method.skips_refreshes else f"ends after {ledger.epochs:.3g} epoch{plural}"
+            then = "continues without it" if method.skips_refreshes else f"ends after {ledger.epochs:.3g} epoch{plural}"
             notes = (*notes, f"{trial.label}: mining or clustering does not fit into the budget: training {then}")
         if whole is not method:
-            first = f"what trains its encoder ({method.name}) is counted, the stage that follows is not"
+            first = f"the training of its encoder ({method.name}) is planned, the next stage is not"
             notes = (*notes, f"{trial.label}: {first}")
         return TrialPlan(trial, machine.name, workers, ledger, seconds, held, sent, parameters, work.measured, notes)
 
