@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from xmcbench.data import Dataset, content_hash, dataset_name, find_source, load
+from xmcbench.data.draws import Draws
 from xmcbench.data.prepared import source_folders
-from xmcbench.data.synthetic import Draws
 from xmcbench.errors import XMCBenchError
 
 BASE = "catalog-200"

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from typer import Exit, Option, Typer
 
-from xmcbench.cli import leaderboard, methods, plan, run, score
+from xmcbench.cli import leaderboard, methods, plan, run
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
@@ -34,9 +34,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "tables": leaderboard.tables,
     "plan": plan.plan,
     "show": leaderboard.show,
-    "score": score.score,
-    "fuse": score.fuse,
-    "rescore": score.rescore,
     "methods": methods.methods,
 }
 GROUPS = {

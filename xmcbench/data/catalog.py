@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from xmcbench.data import synthetic
 from xmcbench.data.source import SIZES, Draft, Family, FolderSource, Source
 from xmcbench.plugins.hookspecs import hookimpl
 
@@ -128,9 +127,9 @@ def folder_sources() -> list[FolderSource]:
 
 @hookimpl
 def register_datasets(register: Callable[[Any], None]) -> None:
-    """Register the catalogued folders and the synthetic sets."""
-    for thing in (*folder_sources(), synthetic.TStar(), synthetic.CATALOG, synthetic.RANDOM_PAIRS):
-        register(thing)
+    """Register the catalogued folders."""
+    for source in folder_sources():
+        register(source)
 
 
 def check_plugin(thing: Any) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 import scipy
 
 from xmcbench.data.dataset import Dataset, Split, Texts
+from xmcbench.data.draws import Draws
 from xmcbench.data.pairs import binary
 from xmcbench.data.source import SIZES, Source
-from xmcbench.data.synthetic import Draws
 from xmcbench.data.text_files import pairs_csr
 from xmcbench.data.texts import PackedTexts, take
 from xmcbench.errors import UnknownNameError, XMCBenchError

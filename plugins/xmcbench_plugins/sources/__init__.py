@@ -1,4 +1,4 @@
-"""Datasets of single origins: the installed Debian packages, and importers of two public collections."""
+"""Datasets that are made here, synthetic ones and one of Debian packages, and importers of two collections."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from xmcbench import hookimpl
 
 @hookimpl
 def register_datasets(register: Callable[[Any], None]) -> None:
-    """Register `debian-packages`."""
+    """Register the synthetic datasets and `debian-packages`."""
+    from xmcbench_plugins.sources import made
     from xmcbench_plugins.sources.debian import DebianPackages
 
-    register(DebianPackages())
+    for source in (made.TStar(), made.CATALOG, made.RANDOM_PAIRS, DebianPackages()):
+        register(source)
 
 
 @hookimpl

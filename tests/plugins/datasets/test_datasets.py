@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from xmcbench.data.synthetic import ProductCatalog
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders import tokenizer
 from xmcbench.errors import XMCBenchError
 from xmcbench_plugins.datasets.commands import app
+from xmcbench_plugins.sources.made import ProductCatalog
 
 
 @pytest.fixture(autouse=True)

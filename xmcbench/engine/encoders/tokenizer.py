@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xmcbench.data.synthetic import Draws
+from xmcbench.data.draws import Draws
 from xmcbench.data.texts import TextSubset, batches, head, in_pieces, take
 from xmcbench.data.tokens import Progress, Tokenize, Tokens, text_hash
 from xmcbench.files.manifest import open_or_make

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -10,7 +11,9 @@ from typer import Argument, Option
 
 from xmcbench.cli.options import DataDir, Seed, StoreDir, dataset_names, names_in, trial_names
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.terminal import echo
+from xmcbench.plugins.commands import Command
+from xmcbench.plugins.hookspecs import hookimpl
+from xmcbench.runs.terminal import echo, patience
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
@@ -98,8 +101,8 @@ def fuse(
     from xmcbench.evaluation.imported import write_unbudgeted
     from xmcbench.reporting.describe import scores_table
     from xmcbench.reporting.words import chosen_on
-    from xmcbench.runs.fusing import fuse_trials
     from xmcbench.trial.store import Store
+    from xmcbench_plugins.scoring.fusing import fuse_trials
 
     names = names_in(metrics) or list(DEFAULT_METRICS)
     evaluators = find_evaluators(names, "--metrics")
@@ -201,3 +204,10 @@ def _code_changed(metric: str, before: Record, after: Record) -> bool:
     """Whether the metric's evaluator changed its code, and not its value."""
     same = before.metrics.get(metric) == after.metrics[metric]
     return same and before.definition(metric)[1] != after.definition(metric)[1]
+
+
+@hookimpl
+def register_commands(register: Callable[[Command], None]) -> None:
+    """Register `xmcbench score`, `xmcbench fuse` and `xmcbench rescore`."""
+    for command in (score, fuse, rescore):
+        register(Command(command.__name__, patience(command.__name__)(command)))

@@ -1,4 +1,4 @@
-"""Synthetic datasets: the two of DEXML, a product catalogue, and the words and random draws that all share.
+"""Synthetic datasets: the two of DEXML, a product catalogue, and the words that all share.
 
 docs/datasets.md says what is in them, and the options of the catalogue.
 
@@ -19,6 +19,7 @@ import numpy as np
 import scipy
 
 from xmcbench.data.dataset import Dataset, Split
+from xmcbench.data.draws import Draws
 from xmcbench.data.source import SIZES, Draft, Family, Source
 from xmcbench.data.text_files import no_pairs, pairs_csr
 from xmcbench.data.texts import PackedTexts
@@ -34,35 +35,6 @@ TEXT_WORDS = 16
 STAR = "tstar"  # the paper's t*, as a word that a tokenizer splits in the same way everywhere
 STAR_TRAIN, STAR_TEST, STAR_LABELS = 1000, 1000, 5000
 STAR_QUERIES, STAR_POSITIVES = 100, 5
-
-
-class Draws:
-    """Random draws that are the same in every version of numpy.
-
-    They use only the raw bit stream of PCG64, which numpy guarantees. What `Generator` draws from it may change.
-    """
-
-    def __init__(self, *seed: int) -> None:
-        self._bits = np.random.PCG64(np.random.SeedSequence(seed))
-
-    def uniform(self, *shape: int) -> np.ndarray:
-        """Numbers in [0, 1), float64."""
-        raw: np.ndarray = self._bits.random_raw(int(np.prod(shape)))
-        return ((raw >> np.uint64(11)) * 2.0**-53).reshape(shape)
-
-    def integers(self, below: int, *shape: int) -> np.ndarray:
-        """Integers in [0, below), int64."""
-        return (self.uniform(*shape) * below).astype(np.int64)
-
-    def permutation(self, n: int) -> np.ndarray:
-        """0..n-1 in random order."""
-        return np.argsort(np.asarray(self._bits.random_raw(n)), kind="stable")
-
-    def weighted(self, weights: np.ndarray, n: int) -> np.ndarray:
-        """`n` indices, each with probability proportional to its weight."""
-        ends = np.cumsum(weights)
-        indices: np.ndarray = np.searchsorted(ends, self.uniform(n) * ends[-1], side="right")
-        return indices.clip(max=len(weights) - 1)
 
 
 def make_words(n: int, draws: Draws) -> list[str]:

@@ -11,13 +11,13 @@ from reporting.made import record as made
 from typer.testing import CliRunner
 
 import xmcbench.data
-from xmcbench.cli.score import rescore
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import rank, truth_hash
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 from xmcbench.trial.store import PREDICTIONS, Store
+from xmcbench_plugins.scoring.commands import rescore
 
 app = typer.Typer()
 app.command()(rescore)

@@ -11,8 +11,9 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from xmcbench.data import Dataset, content_hash, dataset_name, find_source
-from xmcbench.data.synthetic import Draws, ProductCatalog, make_products, make_queries, make_words, size_of
+from xmcbench.data.draws import Draws
 from xmcbench.errors import XMCBenchError
+from xmcbench_plugins.sources.made import ProductCatalog, make_products, make_queries, make_words, size_of
 
 
 def made(name: str) -> Dataset:
