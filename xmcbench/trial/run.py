@@ -183,6 +183,7 @@ class Run:
     held_out: HeldOut | None = None  # None if the suite sets no queries aside
     report: Callable[[Progress], None] = lambda _progress: None
     exchange: CheckpointExchange | None = None  # None if all workers share the folder `checkpoint`
+    checkpoint_seconds: float | None = None  # from one checkpoint to the next; None leaves it to the method
     # Makes the judge that asks a teacher, of which it gets the `Teacher.Config`, about training documents and labels.
     judge: Callable[[Any], Judge] = _no_judge
     secrets: tuple[str, ...] | None = None  # the variables that `secret` may read; None outside of a trial: any

@@ -10,15 +10,16 @@ What is computed to measure or to save memory (`uncounted`) is left out, as in w
 
 from __future__ import annotations
 
+import dis
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from types import FrameType
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -29,7 +30,6 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.static import WordBags
 from xmcbench.engine.matrix_products import FORMULAS
-from xmcbench.engine.search import exact
 from xmcbench.trial.budget import BUDGETED_STAGES, Ledger, current_stage
 from xmcbench.trial.meter import is_uncounted
 
@@ -37,6 +37,7 @@ LEARNT = ("coef_", "coefs_", "components_", "cluster_centers_", "dual_coef_")  #
 CLOSE = 0.05
 PASSES = 3 / 2  # charged over computed, of an encoder that computes two
 OF_ITERATION = 4  # operations for each number of a row: a product with the weights, and a multiple added to them
+THREAD_CALLS = threading.Thread._bootstrap_inner.__code__  # type: ignore[attr-defined]  # what calls `run` in a new thread
 aten = torch.ops.aten
 
 
@@ -61,25 +62,14 @@ def counting_from_outside() -> Iterator[OutsideCount]:
     """Count what the block computes in this process."""
     count = OutsideCount()
     formulas = _formulas(count)
-    run_thread = threading.Thread.run
-
-    def run(thread: threading.Thread) -> None:
-        with FlopCounterMode(display=False, custom_mapping=formulas):
-            run_thread(thread)
-
-    reader = _Reader(count)
+    reader, watch = _Reader(count), _Watch(formulas)
     begun = register_module_forward_pre_hook(reader.begin)
     ended = register_module_forward_hook(reader.end, always_call=True)
     try:
-        with (
-            patch.object(threading.Thread, "run", run),
-            patch.object(exact, "numpy_multiplies_faster", lambda: False),  # torch multiplies, which is seen
-            FlopCounterMode(display=False, custom_mapping=formulas),
-            _models() as models,
-        ):
+        with watch.watching(), FlopCounterMode(display=False, custom_mapping=formulas):
             yield count
-        for model, call in models:
-            _add_solver(count, model, call.f_locals.get("X"))
+        for model, rows in watch.models.values():
+            _add_solver(count, model, rows)
     finally:
         begun.remove()
         ended.remove()
@@ -139,25 +129,46 @@ class _Reader:
             self.seen.clear()
 
 
-@contextmanager
-def _models() -> Iterator[list[tuple[Any, FrameType]]]:
-    """The models of scikit-learn that learn vectors in the block, each with the call that assigned them."""
-    from sklearn.base import BaseEstimator
+class _Watch:
+    """Python's profiler, which sees the threads that start and the models of scikit-learn that learn vectors."""
 
-    found: dict[tuple[int, int], tuple[Any, FrameType]] = {}
-    fitted: list[tuple[Any, FrameType]] = []
+    def __init__(self, formulas: dict[Any, Callable[..., int]]) -> None:
+        self.models: dict[tuple[int, int], tuple[Any, Any]] = {}  # with the rows that the call had which learnt them
+        self._formulas = formulas
+        self._counters: dict[int, ExitStack] = {}  # by the thread that each counts
+        self._calls: list[FrameType] = []  # kept, so that their identities stay theirs
 
-    def assign(model: Any, name: str, value: Any) -> None:
-        object.__setattr__(model, name, value)
-        if name in LEARNT:
-            caller = sys._getframe(1)
-            found[id(model), id(caller)] = model, caller  # both are kept, so that their identities stay theirs
-
-    with patch.object(BaseEstimator, "__setattr__", assign, create=True):
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the block, and the threads that start in it."""
+        before, before_in_threads = sys.getprofile(), threading.getprofile()
+        threading.setprofile(self._see)
+        sys.setprofile(self._see)
         try:
-            yield fitted
+            yield
         finally:
-            fitted += found.values()
+            sys.setprofile(before)
+            threading.setprofile(before_in_threads)
+
+    def _see(self, call: FrameType, event: str, _: Any) -> None:
+        """Count a thread from its first call to its last return, and note a model when a call has taught it."""
+        if event == "return" and _teaches(call.f_code) and hasattr(model := call.f_locals.get("self"), "get_params"):
+            self.models[id(model), id(call)] = model, call.f_locals.get("X")
+            self._calls.append(call)
+        if event in ("call", "return") and call.f_back and call.f_back.f_code is THREAD_CALLS:
+            thread = threading.get_ident()
+            if event == "call":
+                self._counters[thread] = ExitStack()
+                self._counters[thread].enter_context(FlopCounterMode(display=False, custom_mapping=self._formulas))
+            elif thread in self._counters:
+                self._counters.pop(thread).close()
+
+
+@cache
+def _teaches(code: CodeType) -> bool:
+    """Whether a function of scikit-learn assigns what a model learns."""
+    stores = (each.argval for each in dis.get_instructions(code) if each.opname == "STORE_ATTR")
+    return "sklearn" in code.co_filename and not {*LEARNT}.isdisjoint(stores)
 
 
 def _add_solver(count: OutsideCount, model: Any, rows: Any) -> None:

@@ -168,11 +168,13 @@ class TinyTrial:
             raise kind(f"its trial is {records[0].status}: {failure.type}: {failure.message}")
         return store.predictions(records[0])[0]
 
-    def fit(self, report: Callable[[Progress], None] = lambda _: None, log: TrainingLog | None = None) -> Fitted:
-        """The method fitted within `BUDGET`; `log` receives what it charges."""
+    def fit(
+        self, report: Callable[[Progress], None] = lambda _: None, log: TrainingLog | None = None, **fields: Any
+    ) -> Fitted:
+        """The method fitted within `BUDGET`; `log` receives what it charges, `fields` are further ones of its `Run`."""
         method, train = self.build(), self.dataset.training_data()
         attempt = Attempt(self.job(), log=log or TrainingLog())
-        with training_run(attempt, train, np.arange(len(train.texts)), report=report) as run:
+        with training_run(attempt, train, np.arange(len(train.texts)), report=report, **fields) as run:
             method.fit(train, run)
         return Fitted(self.dataset, method, attempt.log)
 

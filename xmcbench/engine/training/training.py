@@ -59,12 +59,12 @@ class Checkpoints:
         return held_out is not None and is_flat(self.run.log.curve, held_out.metric, held_out.patience)
 
     def save_if_due(self, epoch: int, index: int, *, evaluated: bool) -> None:
-        """Write a checkpoint after an evaluation, and when the last one is `SECONDS` old; `epoch` and `index` are those
-        of the next batch.
+        """Write a checkpoint after an evaluation, and when the last one is as old as the run says, or `SECONDS`.
 
-        Where writing is slow, it is older: 5 % of the time.
+        Where writing is slow, it is older: 5 % of the time. `epoch` and `index` are those of the next batch.
         """
-        seconds = SECONDS * max(1.0, self._write_seconds / QUICK)
+        asked = self.run.checkpoint_seconds
+        seconds = SECONDS * max(1.0, self._write_seconds / QUICK) if asked is None else asked
         if evaluated or self.workers.of_worker_0(time.monotonic() - self._stored_at - seconds) > 0:
             self.save(epoch, index)
 
