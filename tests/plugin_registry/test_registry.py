@@ -213,7 +213,7 @@ def test_unknown_names_are_met_with_the_nearest() -> None:
 
 
 def test_a_family_answers_to_its_members() -> None:
-    assert Registry([]).thing("dataset", "catalog-77").matches("catalog-77")
+    assert Registry().thing("dataset", "catalog-77").matches("catalog-77")
 
 
 def test_a_core_dataset_or_evaluator_imports_no_plugin(site: Path) -> None:
