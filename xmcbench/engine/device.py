@@ -59,7 +59,7 @@ def upload(array: np.ndarray | Tensor, device: torch.device) -> Tensor:
 
 
 def synchronise() -> None:
-    """Wait until the default device has computed all that it was given; a CPU has."""
+    """Wait until the default device has computed all that it was given. On a CPU this returns at once."""
     import torch
 
     if (device := default_device()).type != "cpu":

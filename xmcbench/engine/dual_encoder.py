@@ -149,7 +149,7 @@ class DualEncoder(Method):
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
-        """The lengths to which texts are cut follow the data where neither suite nor card says them.
+        """Derive the lengths to which texts are cut from the data, if neither suite nor card sets them.
 
         Averaged words of a description hide the name of a label. Where one label dominates, that keeps all others from
         being told apart from it: a static encoder reads names alone.
@@ -162,7 +162,7 @@ class DualEncoder(Method):
         return stated | super().following(given, data, budget)
 
     def notes(self) -> list[str]:
-        """What a folder of sentence-transformers has of its own and the settings do not use."""
+        """What a folder of sentence-transformers defines and the settings do not use."""
         encoder = self.config.encoder
         if encoder.pooling == "own" or encoder.name == STATIC or not (Path(encoder.place) / MODULES).is_file():
             return []

@@ -89,7 +89,7 @@ class EmbeddingMethod(DualEncoder):
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
-        """Batch, rate and schedules of mining follow data and budget (`xmcbench.engine.training.defaults`)."""
+        """Derive batch, rate and schedules of mining from data and budget (`xmcbench.engine.training.defaults`)."""
         given = super().following(given, data, budget)
         config = cls.Config.model_validate(given)
         own = config.model_dump(exclude=set(config.unused()))
@@ -118,7 +118,7 @@ class EmbeddingMethod(DualEncoder):
 
     @classmethod
     def search_space(cls, config: Method.Config) -> dict[str, Any]:
-        """Rate and batch decide most: five times as much and as little, twice and half.
+        """Learning rates from a fifth to five times, and half and twice the batch: these settings matter most.
 
         What follows `in_few_epochs` is tried beside the method's own.
         """

@@ -387,7 +387,7 @@ def hold_out(
 
 
 def judge_held_out(attempt: Attempt, method: Method, held_out: HeldOut) -> Record:
-    """The record of a sample of a tuning. A method that evaluated no held-out queries on its way does it now."""
+    """The record of a sample of a tuning. A method that evaluated no held-out queries in `fit` is evaluated now."""
     attempt.enter("select")
     log = attempt.log
     if not any(held_out.metric in point for point in log.curve):

@@ -178,7 +178,7 @@ class ThisProcess(Executor):
 
 
 class InProcess(ThisProcess):
-    """The same for a debugger: exceptions pass through."""
+    """`ThisProcess` for a debugger: exceptions are not caught."""
 
     def start(self, task: Task) -> None:
         from xmcbench.runs.attempt import Attempt, perform

@@ -165,7 +165,7 @@ class LocalExecutor(Executor):
             self._running.append(_LocalTrial(task, server, side_by_side, gpus, output.fileno()))
 
     def _server(self, imports: tuple[str, ...], log: int) -> WorkerServer:
-        """A running server, in the place of one that somebody killed."""
+        """The running server; starts another one if it was killed."""
         if imports in self._servers and self._servers[imports].process.poll() is not None:
             self._servers.pop(imports).end()
         if imports not in self._servers:

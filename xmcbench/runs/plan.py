@@ -97,7 +97,7 @@ class Display(Protocol):
 def remarks(
     trials: Sequence[Trial], extents: Extents, steps: Mapping[tuple[str, str], int] = MappingProxyType({})
 ) -> list[str]:
-    """A line for each thing that will make less of trials than their settings say; the same of several is one line.
+    """A line for each thing that keeps trials from what their settings ask for; trials with the same one share a line.
 
     `steps` are those of planned trials, by dataset and label; those of others follow from the words of their texts.
     """
@@ -126,14 +126,14 @@ def remarks(
 
 
 def network_note(trials: Iterable[Trial]) -> str:
-    """Which hosts the methods of some trials say that they reach by themselves; empty where none says so."""
+    """The hosts to which methods of these trials say that they connect, as a clause; empty if there are none."""
     infos = {trial.method: registry().method(trial.method, trial.distribution).thing.info for trial in trials}
     reached = [f"{name} reaches {' and '.join(info.network)}" for name, info in infos.items() if info.network]
     return f"while they fit and predict, {' and '.join(reached)}" if reached else ""
 
 
 def _of_alike(group: Mapping[str, frozenset[str]]) -> str:
-    """That trials are the same, or differ only in settings of parts that never run; these by label."""
+    """A sentence on trials that are the same, or differ only in settings of parts that never run (by label)."""
     names, settings = ", ".join(group), ", ".join(sorted(min(group.values())))
     return (
         f"{names} differ only in settings that have no effect here: {settings}" if settings else f"{names} are the same"
@@ -141,7 +141,7 @@ def _of_alike(group: Mapping[str, frozenset[str]]) -> str:
 
 
 def _of_trial(trial: Trial, method: Method, data: Extent, spent: Mapping[str, Any], steps: float) -> Iterator[str]:
-    """That the trial fails before its first step, or takes few steps, and that its queries are cut."""
+    """Sentences on a trial that fails before its first step, takes few steps, or cuts many queries."""
     limit, needed = method.encoder_training(trial.budget)[1].encoder_tokens, spent.get("first_tokens", 0)
     if limit is not None and needed > limit:
         yield f"fails: about {needed:,.0f} tokens are encoded before the first step, and the budget allows {limit:,}"
@@ -157,7 +157,7 @@ def _of_trial(trial: Trial, method: Method, data: Extent, spent: Mapping[str, An
 
 
 def _of_counts(method: Method, data: Extent) -> Iterator[str]:
-    """Numbers that a suite sets beyond what there is; of a default nobody expects that."""
+    """Sentences on numbers in a suite that exceed what the dataset has. Defaults may exceed it."""
     fields, unused = type(method.config).model_fields, method.config.unused()
     for name, things in method.counted.items():
         number, most = getattr(method.config, name), sum(getattr(data, thing) for thing in things)

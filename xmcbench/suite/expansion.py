@@ -40,7 +40,7 @@ class Variant:
         return getattr(self.budget, axis.removeprefix(BUDGET)) if axis.startswith(BUDGET) else self.config[axis]
 
     def config_for(self, data: Extent | None) -> dict[str, Any]:
-        """All settings on a dataset; those that the file does not say follow its extent, where that is known."""
+        """All settings on a dataset; those that the file leaves out are derived from its extent, if that is known."""
         if data is None:
             return self.config
         method: type[Method] = self.method.thing

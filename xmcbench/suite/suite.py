@@ -60,7 +60,7 @@ class Suite(SuiteFile):
         ]
 
     def followed(self, trials: Iterable[Trial]) -> list[str]:
-        """A line for each set of settings that follow from data and budget, with the trials that have it."""
+        """A line for each set of settings that are derived from data and budget, with the trials that have it."""
         plain = {variant.label: dict(flatten(variant.config)) for variant in self.variants}
         labels: dict[tuple[str, str], dict[str, None]] = {}
         for trial in trials:

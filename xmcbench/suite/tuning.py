@@ -72,6 +72,6 @@ class Tune(Frozen):
 
     @property
     def trainings(self) -> int:
-        """Trainings that a method takes on a dataset, about: how many samples go on depends on how they do."""
+        """About how many trainings a method takes on a dataset: how many samples continue depends on their quality."""
         samples: int = sum(math.ceil(self.num_samples / self.reduction**rung) for rung in range(self.rungs))
         return samples + (REPEATS * self.finalists if min(self.finalists, self.num_samples) > 1 else 0)

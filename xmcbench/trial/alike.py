@@ -12,7 +12,7 @@ from xmcbench.trial.record import SCORED, Record
 
 
 def by_result(records: Iterable[Record]) -> list[list[Record]]:
-    """The records in groups that differ in their seed alone and ended alike, in their order; by ascending seed."""
+    """Group the records that differ only in their seed and ended in the same way, by ascending seed."""
     groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         groups[record.but_seed, record.status].append(record)
@@ -20,7 +20,7 @@ def by_result(records: Iterable[Record]) -> list[list[Record]]:
 
 
 def newest_code(records: Iterable[Record]) -> list[Record]:
-    """Of records whose trials differ in their seed alone, those of the code that ended a trial last."""
+    """The records of the newest code (that of the trial that ended last), of records that differ only in seed."""
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in sorted(records, key=lambda record: record.trial.seed):
         groups[record.but_seed].append(record)
@@ -61,7 +61,7 @@ def _ended(group: Sequence[Record]) -> str:
 
 
 def fused_before(records: Sequence[Record]) -> dict[str, str]:
-    """By key: of which parts a fusion has other predictions than the records of these parts have now, as text."""
+    """By key of a fusion: the parts that were trained again after it was made, as text."""
     now = {record.key: record.predictions_digest for record in records}
     changed = {
         record.key: [part.name for part in record.parts if now.get(part.key) not in (None, "", part.predictions)]
@@ -75,7 +75,7 @@ def fused_before(records: Sequence[Record]) -> dict[str, str]:
 
 
 def redefined(records: Sequence[Record], installed: Callable[[str], str]) -> dict[str, tuple[str, ...]]:
-    """By key: the metrics of records of one table that other records have by other code of an evaluator.
+    """By key: the metrics that other records of the table have from other code of an evaluator.
 
     `installed` gives the digest of the evaluator that `xmcbench rescore` would use, empty where there is none: then the
     code is right that the newest record has.

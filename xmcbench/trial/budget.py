@@ -86,7 +86,7 @@ def _limit(description: str) -> Any:
 
 
 class Budget(Frozen):
-    """Limits on training, which stops at the first step boundary past any of them. At least one must be set.
+    """Limits on training, which stops at the end of the step that crosses one. At least one must be set.
 
     A pass over the data (mining, clustering, centroids) that does not fit into what is left is not started.
 
@@ -177,7 +177,7 @@ def current_stage() -> str:
 
 
 class OpenStage:
-    """Where operations are charged that nobody charges by himself: the ledger whose stage is open, as for seconds."""
+    """The ledger whose stage is open: it is charged for products that no method charges itself, as for seconds."""
 
     def __init__(self) -> None:
         self._last: _Block | None = None
@@ -278,7 +278,7 @@ class Ledger:
         return sum(seconds.get(stage, 0.0) for stage in BUDGETED_STAGES)
 
     def device_clock(self) -> float:
-        """What the clock of device seconds shows, from any start: for differences, also outside of stages."""
+        """The clock of device seconds, for differences: its start is arbitrary. It also runs outside of stages."""
         return self._cpu_clock() if self.clock == "processor" else self._clock()
 
     def _settle(self) -> None:

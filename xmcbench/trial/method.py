@@ -92,7 +92,7 @@ class Method(ABC):
 
     @classmethod
     def charge_versions(cls, config: Config, limits: Collection[str]) -> dict[str, int]:  # noqa: ARG003
-        """The versions of what is charged under `config`, for those of the `limits` where it is not 1, by part.
+        """The versions of the charges for `limits` under `config`, by part; those that are 1 are left out.
 
         They are in the key of trials that one of the limits can end, beside `versions`.
         """
@@ -108,7 +108,7 @@ class Method(ABC):
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:  # noqa: ARG003
-        """The settings that a suite gives, and those that follow from data and budget where it does not say them.
+        """The settings of a suite, with those that it leaves out derived from the data and the budget.
 
         What is in neither has its default. All of them stand in the trial's configuration, and so in its key.
         """
@@ -125,7 +125,7 @@ class Method(ABC):
         """
 
     def notes(self) -> list[str]:
-        """What the settings leave unused of the files they name, a sentence each: told before any trial runs."""
+        """Sentences on what the settings leave unused in the files that they name; shown before any trial runs."""
         return []
 
     def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
@@ -138,7 +138,7 @@ class Method(ABC):
         return {}
 
     def foreseen(self, data: Extent, budget: Budget) -> dict[str, float]:  # noqa: ARG002
-        """About what a training will spend, by names of the ledger, as far as the budget tells.
+        """An estimate of what a training will spend, by names of the ledger, as far as the budget determines it.
 
         `first_tokens`, the tokens that are encoded before the first step, do not depend on the budget.
         """
@@ -166,14 +166,14 @@ class Method(ABC):
 
     @property
     def saved_texts(self) -> str:
-        """What of the training texts a saved model holds, as in "their words"; empty for one of weights alone.
+        """What a saved model contains of the training texts, as in "their words"; empty if it has only weights.
 
         `xmcbench hub push` says it before it uploads the model.
         """
         return ""
 
     def resident(self) -> AbstractContextManager[None]:
-        """Within the block `predict` is called many times with few texts: what each call would load may stay loaded."""
+        """A block in which `predict` is called many times with few texts: what each call needs may stay loaded."""
         return nullcontext()
 
     def predict_charged(self, texts: Texts, k: int, run: Run) -> Predictions:
@@ -185,7 +185,7 @@ class Method(ABC):
             return self.predict(texts, k)
 
     def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:  # noqa: ARG002
-        """What `predict` returns if its search misses no label; None where it never does.
+        """What `predict` would return with an exact search; None if its own search is exact.
 
         The record of a trial holds the share of these labels that `predict` finds, as `search_recall`.
         """

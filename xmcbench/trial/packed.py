@@ -40,7 +40,7 @@ _JSON = TypeAdapter(Any)  # writes numbers as record files have them
 
 @dataclass(frozen=True)
 class PackedRecord:
-    """A record, and where it stands."""
+    """A record, and its file and line."""
 
     path: Path
     number: int  # of its line, from 1

@@ -1,4 +1,4 @@
-"""Settings of a training that follow data and budget where a suite does not say them. Importing this costs no torch.
+"""Defaults of the settings of a training, derived from the data and the budget. Importing this costs no torch.
 
 The defaults of a method are its paper's, for data a hundred times larger than most people have. Here is the one rule
 that fits them to less:
