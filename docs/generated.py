@@ -18,7 +18,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,24 +36,36 @@ ROOT = Path(__file__).parents[1]
 HEADER = "<!-- Written by docs/generated.py. -->\n"
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
 BOARD = "board"  # the folder of the site that has the leaderboard's page
-# What plugins and notebooks use, by the sections of the page on it: names in `xmcbench`.
+# What plugins and notebooks use, by the pages and sections on it: names in `xmcbench`.
 API = {
-    "Running and looking": "run leaderboard load score api.Board api.Scored api.Picture",
-    "Methods": "Method MethodInfo Run trial.run.TrainingLog Progress Budget Ledger PassTooLargeError Predictions",
-    "Dual encoders": "DualEncoder EmbeddingMethod upload",
-    "Encoders": "encoders",
-    "Label tables": "tables",
-    "Losses": "losses",
-    "Samplers": "sampling",
-    "Search": "search",
-    "Data": "data",
-    "Evaluation": "evaluation",
-    "Teachers": "teachers",
-    "Trackers": "tracking",
-    "Outside programs": "programs",
-    "Files": "files",
-    "Registry and errors": "hookimpl register registry import_extra XMCBenchError",
+    "api": {
+        "Running and looking": "run leaderboard load score api.Board api.Scored api.Picture",
+        "Methods": "Method MethodInfo Run trial.run.TrainingLog Progress Budget Ledger PassTooLargeError Predictions",
+        "Registry and errors": "hookimpl register registry import_extra XMCBenchError",
+    },
+    "api-encoders": {
+        "Dual encoders": "DualEncoder EmbeddingMethod upload",
+        "Encoders": "encoders",
+        "Losses": "losses",
+        "Samplers": "sampling",
+        "Label tables": "tables",
+        "Search": "search",
+    },
+    "api-data": {
+        "Data": "data",
+        "Evaluation": "evaluation",
+        "Teachers": "teachers",
+        "Trackers": "tracking",
+        "Outside programs": "programs",
+        "Files": "files",
+    },
 }
+API_TITLES = {
+    "api": "Python API",
+    "api-encoders": "Python API: dual encoders",
+    "api-data": "Python API: data, evaluation and other plugins",
+}
+API_NAMES = {name for sections in API.values() for names in sections.values() for name in names.split()}
 BASES = {"DualEncoder", "EmbeddingMethod"}  # classes that are shown with what they inherit
 DIRECTIVE = re.compile(r"^<!-- (::: .*?) -->$", flags=re.MULTILINE | re.DOTALL)  # of mkdocstrings
 MARK = re.compile(r"^<!-- generated: (\S+)(?: (\S+))? -->$", flags=re.MULTILINE)
@@ -362,16 +374,19 @@ def datasets_page() -> str:
     return "\n".join(parts)
 
 
-def api_page() -> str:
-    """Every public name with the first sentence about it; the site adds the rest."""
+def api_page(page: str) -> str:
+    """Every public name of a page with its signature and the first sentence about it; the site adds the rest."""
+    others = [f"[{title}]({name}.md)" for name, title in API_TITLES.items() if name != page]
     parts = [
-        "# Python API\n",
-        "Everything that a plugin may import: `from xmcbench import NAME`, or `import xmcbench as xb`. Arrays are\n"
-        "numpy arrays unless the signature says `Tensor` (torch). Letters in brackets are shapes: N texts or pairs,\n"
-        "L labels, K or k ranked labels, B queries of a batch, S labels of its pool, P true pairs, D dimensions.\n"
+        f"# {API_TITLES[page]}\n",
+        "Everything that a plugin may import: `from xmcbench import NAME`, or `import xmcbench as xb`. `Tensor` is\n"
+        "torch's, `np` is numpy. Letters in brackets, and at the end of an argument's name, are shapes: N texts or\n"
+        "pairs, L labels, K or k ranked labels, B queries of a batch, S labels of its pool, P true pairs, D numbers\n"
+        "of a vector.\n"
         "`EmbeddingMethod` has also what `DualEncoder` has, and that what `Method` has.\n",
+        f"More names: {', '.join(others)}.\n",
     ]
-    for title, names in API.items():
+    for title, names in API[page].items():
         rows = [row for name in names.split() for row in _entries(name)]
         parts += [f"## {title}\n", table(("name", "is"), rows)]
         parts += [f"<!-- ::: xmcbench.{name}{INHERITED * (name in BASES)} -->\n" for name in names.split()]
@@ -389,7 +404,7 @@ def _entries(name: str) -> Iterator[tuple[str, str]]:
         return
     yield _entry(name, thing)
     if isinstance(thing, type):
-        listed = {each for names in API.values() for each in names.split()} - {name}
+        listed = API_NAMES - {name}
         classes = (
             [each for each in thing.__mro__ if each.__module__.startswith("xmcbench")] if name in BASES else [thing]
         )
@@ -403,14 +418,18 @@ def _entries(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _entry(name: str, thing: Any) -> tuple[str, str]:
-    takes = f"({', '.join(_arguments(thing))})" if isinstance(thing, types.FunctionType) else ""
+    takes = _signature(thing) if isinstance(thing, types.FunctionType) else ""
     return f"`{name}{takes}`", (inspect.getdoc(thing) or "").partition("\n")[0]
 
 
-def _arguments(function: types.FunctionType) -> Iterator[str]:
-    for each in inspect.signature(function).parameters.values():
-        if each.name not in ("self", "cls"):
-            yield each.name
+def _signature(function: types.FunctionType) -> str:
+    """Arguments with their types, defaults, and what is returned: `(queries_BD: Tensor, k: int = 5) -> Tensor`."""
+    signature = inspect.signature(function)
+    own = [each for each in signature.parameters.values() if each.name not in ("self", "cls")]
+    text = str(signature.replace(parameters=own)) if own else f"() -> {signature.return_annotation}"
+    text = re.sub(r"= <.*? at 0x[0-9a-f]+>", "= ...", text)  # a default that is a function
+    # Annotations are text where a module postpones them.
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", text).removesuffix(" -> None")
 
 
 INHERITED = "\n    options: {inherited_members: true}"
@@ -418,8 +437,7 @@ WRITTEN = {
     "reference/methods.md": methods_page,
     "reference/teachers.md": teachers_page,
     "reference/datasets.md": datasets_page,
-    "reference/api.md": api_page,
-}
+} | {f"reference/{name}.md": partial(api_page, name) for name in API}
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from xmcbench.engine.charging import Charging
     from xmcbench.engine.checkpoint import Groups
     from xmcbench.engine.encoders.encoder import Encoder
+    from xmcbench.engine.encoders.tokenizer import TextTokenizer
     from xmcbench.engine.losses.own_scores import Score
     from xmcbench.engine.passes import Pace
     from xmcbench.engine.sampling.embeddings import Embeddings
@@ -132,6 +133,7 @@ class DualEncoder(Method):
     label_length: int
     # Set while the method is fitted.
     run: Run
+    train: TrainingData  # that it is trained on
     report: Callable[[Progress], None] | None = None  # shows the progress of long passes
     shard: Shard
     charging: Charging
@@ -237,6 +239,14 @@ class DualEncoder(Method):
                 index.top_k(queries_ND, min(SAMPLED_NEIGHBOURS, len(labels_LD)))
                 taken = clock() - start
         return taken / max(1, self.search_flops(SAMPLED_QUERIES, *labels_LD.shape))
+
+    def build_network(self, vocabulary: int) -> nn.Module | None:  # noqa: ARG002
+        """A network of the method's own in place of the one that the setting `encoder` names, whose tokenizer stays.
+
+        It is called with token ids [M, W] (int64, below `vocabulary`) of M texts, and bool [M, W], which is true for
+        real tokens, and returns their states [M, W, H].
+        """
+        return None
 
     def build_pooling(self, width: int) -> nn.Module | None:  # noqa: ARG002
         """What makes a text's embedding of its token states, as a part of the encoder; None: the settings' pooling.
@@ -415,14 +425,19 @@ class DualEncoder(Method):
         import torch
         from torch import nn
 
-        from xmcbench.engine.encoders.build import build_encoder
+        from xmcbench.engine.encoders.build import build_encoder, tokenizer_of
+        from xmcbench.engine.encoders.network import NetworkEncoder
         from xmcbench.engine.sampling.sharding import Shard
         from xmcbench.engine.workers import current_workers
 
         workers, seed = current_workers(), derive_seed(run.seed, "weights")
-        self.run, self.report = run, run.report
-        self.encoder = build_encoder(self.config.encoder, train.texts, seed, run.cache)
+        self.run, self.train, self.report = run, train, run.report
         torch.manual_seed(seed)
+        if self.has_network:
+            tokenizer = tokenizer_of(self.config.encoder, train.texts, run.cache)
+            self.encoder = NetworkEncoder(self.config.encoder, tokenizer, self._network(tokenizer))
+        else:
+            self.encoder = build_encoder(self.config.encoder, train.texts, seed, run.cache)
         self._give_pooling()
         self.encoder = self.encoder.to(default_device())
         self.charging = self.charging_to(run.ledger, run.budget)
@@ -439,6 +454,17 @@ class DualEncoder(Method):
         self.modules, self.shard = nn.Module(), Shard(train.num_labels, workers)
         torch.manual_seed(seed)
         add_modules(self, train, workers, _label_groups(self, train, all_embeddings(self)), seed)
+
+    @property
+    def has_network(self) -> bool:
+        """Whether the method makes the encoder's network itself."""
+        return type(self).build_network is not DualEncoder.build_network
+
+    def _network(self, tokenizer: TextTokenizer) -> nn.Module:
+        network = self.build_network(len(tokenizer.tokenizer))
+        if network is None:
+            raise TypeError(f"{type(self).__name__}.build_network returned None, expected a torch module")
+        return network
 
     def _give_pooling(self) -> None:
         if (pooling := self.build_pooling(self.encoder.dimension)) is None:
@@ -515,6 +541,7 @@ class DualEncoder(Method):
             plain
             and self.own_score is None
             and self.encoder.pooling is None
+            and not self.has_network
             and self.encodes_labels
             and not self.module_tensors()
             and not self.tables()
@@ -540,9 +567,14 @@ class DualEncoder(Method):
         from safetensors import safe_open
 
         from xmcbench.engine.encoders.build import load_encoder
+        from xmcbench.engine.encoders.network import NetworkEncoder
 
         device = default_device()
-        self.encoder = load_encoder(self.config.encoder, directory)
+        if self.has_network:
+            network = self._network(NetworkEncoder.saved_tokenizer(self.config.encoder, directory))
+            self.encoder = NetworkEncoder.load(self.config.encoder, directory, network)
+        else:
+            self.encoder = load_encoder(self.config.encoder, directory)
         self._give_pooling()
         self.encoder = self.encoder.to(device)
         with safe_open(directory / VECTORS, framework="pt") as file:
@@ -599,6 +631,7 @@ def all_embeddings(method: DualEncoder, *, mining: bool = False) -> Embeddings:
         with charging.ledger.stage(name):
             yield
 
+    ledger, budget = method.run.ledger, method.run.budget
     return Embeddings(
         charging.on_demand(lambda: method.embed_for_all(queries, query_vectors), queries.lengths, of_all[0]),
         charging.on_demand(embed_labels, label_lengths_L, of_all[1]),
@@ -607,6 +640,8 @@ def all_embeddings(method: DualEncoder, *, mining: bool = False) -> Embeddings:
         stage=stage,
         require=charging.requirement(queries.lengths, label_lengths_L, vector_flops=of_all),
         note_recall=charging.ledger.note_recall,
+        train=method.train,
+        spent=method.shard.workers.of_worker_0(ledger.fraction(budget)),
         score=method.own_score,
         search_flops=method.search_flops,
         progress=lambda share: method.run.report(Progress("mine", share)),

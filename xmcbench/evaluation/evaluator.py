@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -97,11 +97,12 @@ def repeated_metrics(metrics: Sequence[str]) -> list[str]:
 
 
 def dataset_hits(predictions: Predictions, dataset: Dataset) -> Hits:
-    """The hits of checked `predictions` for the dataset's test split, with card, training counts and propensities."""
+    """The hits of checked `predictions` for the dataset's test split, with card, texts, counts and propensities."""
     card = dataset.card
     targets = dataset.train.targets
     weights = inverse_propensity(targets, card.propensity_a, card.propensity_b)
-    return find_hits(predictions, dataset.test.targets, weights, label_counts(targets), card)
+    hits = find_hits(predictions, dataset.test.targets, weights, label_counts(targets), card)
+    return replace(hits, texts=dataset.test.texts, label_texts=dataset.label_texts)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from functools import cached_property, partial
 import numpy as np
 import scipy
 
-from xmcbench.data.dataset import DatasetCard
+from xmcbench.data.dataset import DatasetCard, Texts
 from xmcbench.data.pairs import binary, find, map_chunks
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
@@ -80,6 +80,8 @@ class Hits:
     labels: np.ndarray  # [H]
     train_counts: np.ndarray | None = None  # float64 [L] training queries of each label; None without a dataset
     card: DatasetCard | None = None  # of the dataset; None without one
+    texts: Texts | None = None  # of the N queries; None without a dataset
+    label_texts: Texts | None = None  # of the L labels; None without a dataset
     _top: dict[int, TopHits] = field(default_factory=dict, repr=False, compare=False)
     _terms: dict[tuple[str, int], MetricTerms] = field(default_factory=dict, repr=False, compare=False)
 

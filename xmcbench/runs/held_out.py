@@ -6,6 +6,7 @@ Legend: N held-out queries, L labels, B resamples.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,7 +31,8 @@ class Judge:
         """Which of the predicted labels are true. Raises InvalidPredictions for what is none."""
         check_predictions(predictions, *self.queries.targets.shape)
         valid = drop_ignored(predictions, self.queries.ignore, predictions.k)
-        return find_hits(valid, self.queries.targets, self.weights_L, self._counts, self._card)
+        found = find_hits(valid, self.queries.targets, self.weights_L, self._counts, self._card)
+        return replace(found, texts=self.queries.texts, label_texts=self.queries.label_texts)
 
     def scores(self, predictions: Predictions) -> dict[str, float]:
         """The metrics of predictions, by name."""

@@ -62,7 +62,7 @@ def workload(method: EmbeddingMethod, data: TrainingData, cache: Path) -> tuple[
     queries = tokenizer.tokens(train.texts, data.card.max_length)
     labels = tokenizer.tokens(train.label_texts, data.card.max_label_length)
     return Workload.of(train, queries, labels, 10, len(train.texts), measured=True), costs(
-        method.config.encoder, "float32", 6, build_pooling=method.build_pooling
+        method.config.encoder, "float32", 6, method=method
     )
 
 

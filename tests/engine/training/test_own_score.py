@@ -22,6 +22,7 @@ from xmcbench import XMCBenchError, losses, sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.embedding_method import EmbeddingMethod, Training
 from xmcbench.engine.losses import own_scores
+from xmcbench.engine.planning.memory import costs
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.trial.method import MethodInfo
 
@@ -84,6 +85,59 @@ class Late(EmbeddingMethod):
         return losses.decoupled_softmax(queries_BD, labels_SD, positives, positives.every(), temperature=0.5)
 
 
+class Network(nn.Module):
+    """States that depend on their neighbours."""
+
+    def __init__(self, vocabulary: int) -> None:
+        super().__init__()
+        self.words = nn.Embedding(vocabulary, 12, padding_idx=0)
+        self.mix, self.drop = nn.Conv1d(12, 16, 3, padding=1), nn.Dropout(0.1)
+
+    def forward(self, ids_MW: Tensor, mask_MW: Tensor) -> Tensor:
+        words_MWH = self.words(ids_MW) * mask_MW[..., None]
+        return self.drop(self.mix(words_MWH.transpose(1, 2)).transpose(1, 2).tanh())
+
+
+class Own(Late):
+    """The same with a network of its own."""
+
+    name = "own"
+
+    def build_network(self, vocabulary: int) -> nn.Module:
+        return Network(vocabulary)
+
+
+class Pooled(EmbeddingMethod):
+    """That network, pooled by the settings; it notes what the sampler's part and `begin` are shown."""
+
+    name = "pooled"
+    info = MethodInfo(summary="for tests")
+    build_network = Own.build_network
+
+    def begin(self, embeddings: sampling.Embeddings) -> None:
+        self.begun = embeddings.train
+
+    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+        self.curriculum = Curriculum()
+        return sampling.Sampler(train, batch_size=20, seed=seed, negatives=[self.curriculum])
+
+    def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
+        return losses.psl(queries_BD, labels_SD, batch.positives, temperature=0.1)
+
+
+class Curriculum(sampling.Negatives):
+    """Notes the share of the budget that is spent when an epoch begins."""
+
+    def __init__(self) -> None:
+        self.shares: list[float] = []
+
+    def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:  # noqa: ARG002
+        return np.empty(0, np.int64)
+
+    def refresh(self, epoch: int, embeddings: sampling.Embeddings) -> None:  # noqa: ARG002
+        self.shares.append(embeddings.spent)
+
+
 def late(encoder: str, **settings: Any) -> Late:
     own: dict[str, Any] = {"name": encoder} | (OF_STATIC if encoder == STATIC else {"hidden_dropout": 0.1})
     return Late(Late.Config(**({"encoder": own, "batch_size": 20, "learning_rate": 3e-3} | settings)))
@@ -127,6 +181,32 @@ def test_sharded_is_unsharded(negatives: str, tmp_path: Path) -> None:
     wanted = outcome(ALONE, str(tmp_path / "alone"), STATIC, {"negatives": negatives})
     for found in on_workers(2, outcome, str(tmp_path / "two"), STATIC, {"negatives": negatives}):
         assert_alike(found, wanted)
+
+
+def test_a_network_of_a_method_takes_the_encoders_place(small_encoder: str, tmp_path: Path) -> None:
+    def made(**settings: Any) -> Own:
+        return Own(Own.Config(encoder={"name": small_encoder}, batch_size=20, learning_rate=3e-3, **settings))
+
+    unbroken, resumed = unbroken_and_resumed(made, DATA, tmp_path)
+    assert np.array_equal(resumed.predict(DATA.texts, LABELS).scores, unbroken.predict(DATA.texts, LABELS).scores)
+    assert_saved_predicts_the_same(unbroken, made(), DATA.texts, tmp_path)
+    small = made(micro_batch_tokens=16, activation_gib=0.0)
+    small.fit(DATA, make_run(tmp_path / "small", {"steps": 5}))
+    found, wanted = (method.predict(DATA.texts, LABELS).scores for method in (small, unbroken))
+    np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-5)
+    planned = costs(made().config.encoder, "float32", 6, len(unbroken.encoder.tokenizer.tokenizer), made())
+    assert planned.parameters == sum(p.numel() for p in unbroken.encoder.parameters())
+    assert planned.flops == unbroken.encoder.flops
+    assert planned.flops.linear == 2 * 16 * (3 * 12 + SIZE)
+
+
+def test_settings_pool_a_methods_network_and_parts_see_budget_and_data(small_encoder: str, tmp_path: Path) -> None:
+    method = Pooled(Pooled.Config(encoder={"name": small_encoder, "pooling": "weightedmean"}))
+    method.fit(DATA, make_run(tmp_path, {"steps": 6}))  # three an epoch
+    assert method.begun is DATA
+    assert method.curriculum.shares == [0, 0.5]
+    assert method.index_LD.shape == (LABELS, 16)
+    torch.testing.assert_close(method.index_LD.norm(dim=1), torch.ones(LABELS))
 
 
 @pytest.mark.parametrize("encoder", [STATIC, "small"])

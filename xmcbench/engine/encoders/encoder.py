@@ -11,16 +11,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import dropout, normalize
 from torch.utils.flop_counter import FlopCounterMode
 
-from xmcbench.data.tokens import Tokens
+from xmcbench.data.tokens import Tokens, micro_batches
 from xmcbench.engine.device import upload
 from xmcbench.engine.encoders.own_modules import PROMPTS, SentenceModule
 from xmcbench.engine.encoders.settings import MODULES, EncoderConfig, Precision
@@ -94,26 +96,34 @@ class Encoder(nn.Module, ABC):
         embeddings: Tensor = self.pooling(states_MWH.float(), mask_MW.bool(), ids_MW)
         return embeddings.flatten(1).float()
 
-    @abstractmethod
     def micro_batches(self, lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
-        """Split texts of these lengths into groups that pass the encoder together, each of about so many tokens."""
+        """Groups of similar length, of at most so many tokens with padding."""
+        return micro_batches(lengths_N, token_budget)
 
-    @abstractmethod
     def collate(self, tokens: Tokens, rows_M: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The given texts as the arrays that `forward` takes as tensors."""
+        """Token ids and mask [M, W]; no mask where nothing is padded."""
+        ids_MW, mask_MW = tokens.padded(rows_M, self.tokenizer.pad_id)
+        return (ids_MW,) if mask_MW.all() else (ids_MW, mask_MW)
 
     @abstractmethod
     def forward(self, *texts: Tensor) -> Tensor:
         """Embeddings [M, H] in float32 of the texts that `collate` gave."""
 
-    @property
-    @abstractmethod
+    @cached_property
     def flops(self) -> TextFlops:
         """Floating-point operations of a forward pass over texts of given lengths in tokens, without padding.
 
-        A training step is three of them: the backward pass multiplies twice what the forward pass does once. A second
-        forward pass, the price of a small memory, is not counted: a method spends the same on every machine.
+        Counted for 1, 2 and 3 tokens: matrices applied to each token give the linear part, the products of attention
+        the square one. A training step is three of them: the backward pass multiplies twice what the forward pass does
+        once. A second forward pass, the price of a small memory, is not counted: a method spends the same everywhere.
         """
+        device, counts = next(self.parameters()).device, []
+        for tokens in (1, 2, 3):
+            ids_MW = torch.full((1, tokens), self.tokenizer.pad_id + 1, device=device)
+            # Plain attention: the counter does not know every fused one.
+            with torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH):
+                counts.append(products_of(self, ids_MW))
+        return TextFlops.of(*counts)
 
     @abstractmethod
     def save(self, directory: Path) -> None:

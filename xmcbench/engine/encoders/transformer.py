@@ -6,20 +6,16 @@ Legend: N texts, M texts of a micro-batch, W tokens of the longest text, H hidde
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from xmcbench.data.tokens import Tokens, micro_batches
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.dropout import repeated
-from xmcbench.engine.encoders.encoder import Encoder, TextFlops, products_of
+from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.lora import ADAPTER_SETTINGS, add_adapters, merged, read_adapters
 from xmcbench.engine.encoders.own_modules import OLD_MODES, POOLINGS, OwnModules, SentenceModule, saved_prompts
 from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, SETTINGS, EncoderConfig
@@ -162,15 +158,6 @@ class TransformerEncoder(Encoder):
         with loading(_named(config), config.place) as offline:
             return _tokenizer(config, place_of(config.place, _named(config)), offline)
 
-    def micro_batches(self, lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
-        """Groups of similar length, of at most so many tokens with padding."""
-        return micro_batches(lengths_N, token_budget)
-
-    def collate(self, tokens: Tokens, rows_M: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Token ids and mask [M, W]; no mask where nothing is padded."""
-        ids_MW, mask_MW = tokens.padded(rows_M, self.tokenizer.pad_id)
-        return (ids_MW,) if mask_MW.all() else (ids_MW, mask_MW)
-
     def check_length(self, tokens: int) -> None:
         """Raise XMCBenchError where texts of that many tokens have more places than the transformer knows."""
         most = getattr(self.transformer.config, "max_position_embeddings", None)
@@ -211,18 +198,6 @@ class TransformerEncoder(Encoder):
         if mask_MW is None or not fused:
             return mask_MW
         return mask_MW[:, None, None, :].expand(-1, 1, mask_MW.shape[1], -1)
-
-    @cached_property
-    def flops(self) -> TextFlops:
-        """Counted for 1, 2 and 3 tokens. Matrices applied to each token give the linear part, the products of attention
-        the square one."""
-        device, counts = next(self.parameters()).device, []
-        for tokens in (1, 2, 3):
-            ids_MW = torch.full((1, tokens), self.tokenizer.pad_id + 1, device=device)
-            # Plain attention: the counter does not know every fused one.
-            with torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH):
-                counts.append(products_of(self, ids_MW))
-        return TextFlops.of(*counts)
 
     def save(self, directory: Path) -> None:
         """Write transformer, or its adapters, and tokenizer in the layout that transformers opens."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import cache, lru_cache
@@ -21,16 +20,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from xmcbench.data import Texts
 from xmcbench.data.texts import PackedTexts
 from xmcbench.data.tokens import Tokens, micro_batches
-from xmcbench.engine.dual_encoder import BLOCK
+from xmcbench.engine.dual_encoder import BLOCK, DualEncoder
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders import build
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops, autocast
 from xmcbench.engine.encoders.lora import add_adapters
+from xmcbench.engine.encoders.network import NetworkEncoder
 from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
 from xmcbench.engine.encoders.static import RANDOM_VOCABULARY, StaticEncoder, vectors_shape
 from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, trained_tokenizer
@@ -91,22 +90,21 @@ def costs(
     precision: Precision,
     width: int,
     vocabulary: int | None = None,
-    build_pooling: Callable[[int], nn.Module | None] = lambda _: None,
+    method: DualEncoder | None = None,
 ) -> EncoderCosts:
-    """The costs of training the encoder on texts of about `width` tokens; `vocabulary` is that of a trained tokenizer,
-    `build_pooling` the method's.
+    """The costs of training the encoder on texts of about `width` tokens; `vocabulary` is that of a trained tokenizer.
 
-    Raises XMCBenchError if its architecture is unknown here.
+    `method` may have a network or a pooling of its own. Raises XMCBenchError if the architecture is unknown here.
     """
-    encoder = _random(config.model_copy(update={"compile": False}), vocabulary)
-    if (pooling := build_pooling(encoder.dimension)) is not None:
+    encoder = _random(config.model_copy(update={"compile": False}), vocabulary, method)
+    if method is not None and (pooling := method.build_pooling(encoder.dimension)) is not None:
         encoder.pool_with(pooling)
     width = max(2, width)
     one_text, more_texts = (_kept(encoder, precision, texts, width) for texts in (FEW, MORE))
     per_text = (more_texts - one_text) / (MORE - FEW)
     # The attention of a transformer is larger than linear in the width, so all of its bytes are of tokens.
     per_token = per_text / width
-    if config.name == STATIC:
+    if isinstance(encoder, StaticEncoder):
         per_token = float(_kept(encoder, precision, FEW, width + 1) - one_text)
     return EncoderCosts(
         parameters=sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad),
@@ -120,9 +118,11 @@ def costs(
     )
 
 
-def _random(config: EncoderConfig, vocabulary: int | None) -> Encoder:
+def _random(config: EncoderConfig, vocabulary: int | None, method: DualEncoder | None) -> Encoder:
     no_tokenizer: Any = SimpleNamespace(pad_id=0)  # nothing is tokenised
     no_tokenizer.after = lambda _: no_tokenizer
+    if method is not None and (network := method.build_network(vocabulary or TINY_VOCABULARY)) is not None:
+        return NetworkEncoder(config, no_tokenizer, network)
     if config.name == STATIC:
         vectors_VH = torch.empty(vectors_shape(config, vocabulary or RANDOM_VOCABULARY))
         return StaticEncoder(config, no_tokenizer, vectors_VH)
@@ -154,7 +154,7 @@ def _kept(encoder: Encoder, precision: Precision, texts: int, width: int) -> int
     device = next(encoder.parameters()).device
     encoder.train()
     lengths = np.full(texts, width)
-    lengths[0] -= isinstance(encoder, TransformerEncoder)  # most micro-batches pad some text
+    lengths[0] -= not isinstance(encoder, StaticEncoder)  # most micro-batches pad some text
     tokens = Tokens.from_offsets(np.ones(lengths.sum(), np.int32), np.concatenate(([0], np.cumsum(lengths))))
     arrays = encoder.collate(tokens, np.arange(texts))
     saved = SavedBytes(encoder.parameters())

@@ -215,7 +215,7 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
         vectors = {
             count: normalize(torch.randn(count, dimension), dim=1) for count in {len(part.texts), part.num_labels}
         }
-        embeddings = Embeddings(lambda: vectors[len(part.texts)], lambda: vectors[part.num_labels])
+        embeddings = Embeddings(lambda: vectors[len(part.texts)], lambda: vectors[part.num_labels], train=part)
         groups, grouping_flops = _groups(_without_encoder(method, dimension), work)
         # Fewer groups than labels, so that a table with a row for each group is not taken for one of the labels.
         add_modules(few, part, ALONE, np.arange(part.num_labels) // 2 if groups else None, seed=0)

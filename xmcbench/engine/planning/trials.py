@@ -207,13 +207,13 @@ class Planner:
     def _look(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...], Probe]:
         """The dataset and the encoder of a trial, notes on what was assumed of them, and what its method does."""
         settings, own_data = method.config, type(method).training_data is not EmbeddingMethod.training_data
-        own_pooling = type(method).build_pooling is not EmbeddingMethod.build_pooling
+        own_encoder = method.has_network or type(method).build_pooling is not EmbeddingMethod.build_pooling
         used = {"encoder", "precision", "max_query_length", "max_label_length"}
         parts = {
             "dataset": trial.dataset,
             "held out": trial.selection and (trial.seed, trial.selection.model_dump()),
-            "settings": settings.model_dump(mode="json", include=None if own_data or own_pooling else used),
-            "pooling": method.name if own_pooling else "",
+            "settings": settings.model_dump(mode="json", include=None if own_data or own_encoder else used),
+            "method": method.name if own_encoder else "",
         }
         key = json.dumps(parts, sort_keys=True, default=str)
         if key not in self._examined:
@@ -247,7 +247,7 @@ class Planner:
         if trial.selection:
             work = replace(work, num_held_out=min(trial.selection.queries, work.num_queries))
         width = int(np.median(np.concatenate([work.query_lengths_N, work.label_lengths_L])))
-        encoder = costs(settings.encoder, settings.precision, width, vocabulary, method.build_pooling)
+        encoder = costs(settings.encoder, settings.precision, width, vocabulary, method)
         if settings.encoder.lora is not None:
             frozen = f"{encoder.frozen_bytes / 1e9:.3g} GB of weights are frozen"
             notes.append(f"{trial.label}: {encoder.parameters:,} parameters of the encoder are trained, {frozen}")

@@ -22,6 +22,7 @@ from xmcbench.engine.search.index import Backend, backend_for, build_index, meas
 from xmcbench.engine.workers import ALONE, Workers
 
 if TYPE_CHECKING:
+    from xmcbench.data.dataset import TrainingData
     from xmcbench.engine.losses.own_scores import Score
 
 BLOCK, SHORT_BLOCK = 1 << 16, 1 << 10  # queries searched in one call, whose scores are dropped; between stops
@@ -49,6 +50,8 @@ class Embeddings:
     timed: Callable[[int], AbstractContextManager[object]] = lambda _: nullcontext()  # of a search's operations
     require: Require = lambda **_: None  # there is no budget
     note_recall: Callable[[float], None] = lambda _: None
+    train: TrainingData | None = None  # whose vectors these are
+    spent: float = 0.0  # share of the budget, when the vectors were offered
     score: Score | None = None  # of a method that defines its own
     search_flops: Callable[[int, int, int], int] = search_flops  # of a search, by queries, labels and dimensions
     progress: Callable[[float], None] = lambda _: None  # gets the finished share of a search for neighbours
