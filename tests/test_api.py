@@ -33,7 +33,11 @@ def test_a_run_is_the_leaderboard_of_its_store(
     again = xb.leaderboard("fake-20", store=bench.store.root)
     assert sorted(str(again).split("\n\n")) == sorted(str(board).split("\n\n"))
     assert [row.label for row in again.groups[0].rows] == ["constant", "ok"]
-    assert board._repr_html_().startswith(f"<pre>{answer}")
+    html = board._repr_html_()
+    assert html.startswith("<table>")
+    rows = ["".join(row.itertext()) for row in ElementTree.fromstring(html.partition("<p>")[0]).iter("tr")]
+    assert [row[:9] for row in rows[1:]] == ["1constant", "1ok5.00≈±"[:9]]
+    assert f"<p>{' '.join(answer.split())}</p>" in html
 
 
 def test_a_board_is_a_data_frame_and_a_picture(bench: Bench, board: xb.api.Board, tmp_path: Path) -> None:
@@ -59,6 +63,20 @@ def test_predictions_are_scored_as_by_the_command(bench: Bench, board: xb.api.Bo
     from_file = xb.score(file, "fake-20", metrics=["P@1", "P@3"], data=bench.root / "data")
     assert (from_file.metrics, str(from_file)) == (scored.metrics, str(scored))
     assert list(scored.to_pandas()["value"]) == list(scored.metrics.values())
+
+
+@pytest.mark.usefixtures("board")
+def test_comparing_and_showing_is_what_the_commands_print(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    places = {"store": bench.store.root, "data": bench.root / "data"}
+    options = ("--store", bench.store.root, "--data", bench.root / "data")
+    compared = xb.compare("ok", "constant", **places)
+    assert told(capsys, "compare", "ok", "constant", *options)[1].strip() == str(compared)
+    assert [own.name for own in compared.metrics] == ["P@1", "P@3"]
+    assert "not corrected" in compared._repr_html_()
+    shown = xb.show("ok", store=bench.store.root)
+    printed = told(capsys, "show", "ok", "--store", bench.store.root)[1]
+    assert all(title in printed and title in shown._repr_html_() for title in shown.sections)
+    assert repr(xb.load("fake-20", bench.root / "data")).startswith("<Dataset fake-20: ")
 
 
 def test_names_are_checked(bench: Bench) -> None:

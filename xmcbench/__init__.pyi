@@ -1,5 +1,5 @@
 from . import data, evaluation, files, teachers, tracking
-from .api import leaderboard, run, score
+from .api import compare, leaderboard, predict, run, score, show
 from .data.prepared import load
 from .engine import encoders, losses, sampling, search, tables
 from .engine.device import upload
@@ -40,6 +40,7 @@ __all__ = [
     "Run",
     "ServiceBudgetSpentError",
     "XMCBenchError",
+    "compare",
     "data",
     "encoders",
     "evaluation",
@@ -49,6 +50,7 @@ __all__ = [
     "leaderboard",
     "load",
     "losses",
+    "predict",
     "programs",
     "register",
     "registry",
@@ -57,6 +59,7 @@ __all__ = [
     "score",
     "search",
     "secret",
+    "show",
     "tables",
     "teachers",
     "tracking",

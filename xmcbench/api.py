@@ -12,7 +12,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,14 +22,16 @@ from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.reporting import leaderboard_text, ranked_groups
 from xmcbench.reporting.archive import Archive, archive, uncollected
 from xmcbench.reporting.claims import read_claims
-from xmcbench.reporting.describe import scores_table
+from xmcbench.reporting.describe import Sections, scores_table
 from xmcbench.reporting.make_rows import recorded_metrics
 from xmcbench.reporting.published import PublishedRow, published_rows
 from xmcbench.reporting.rows import About, Group, Leaderboard, View
-from xmcbench.runs.terminal import width
+from xmcbench.reporting.text_table import Heading, TextTable, printable, render_tables
+from xmcbench.runs.terminal import listing, width
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
+    from xmcbench.evaluation.comparison import ComparedMetric
     from xmcbench.evaluation.evaluator import Scores
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
@@ -39,13 +40,17 @@ Names = str | Sequence[str]
 
 
 class _Printed:
-    """Something that prints as text, in a notebook with columns that stay aligned."""
+    """Something that prints as text, in a notebook as tables."""
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        return render_tables(self._tables(), "html")
+
+    def _tables(self) -> Sequence[TextTable]:
+        """What a notebook shows."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,6 +76,10 @@ class Board(_Printed):
         return leaderboard_text.answer(
             self.table, width(), every=every, below=self.below, closing_first=self.closing_first
         )
+
+    def _tables(self) -> Sequence[TextTable]:
+        every = self.form == "tables"
+        return leaderboard_text.tables_to_show(self.table, lines=self.form == "lines", every=every, below=self.below)
 
     def to_pandas(self) -> Any:
         """A pandas data frame: a line per row with all its values, metrics as fractions. Needs pandas."""
@@ -122,7 +131,10 @@ class Scored(_Printed):
         return self.scores.metrics
 
     def __str__(self) -> str:
-        return scores_table(self.scores)
+        return render_tables(self._tables(), "table")
+
+    def _tables(self) -> Sequence[TextTable]:
+        return [scores_table(self.scores)]
 
     def to_pandas(self) -> Any:
         """A pandas data frame: a line per metric with value, low and high, fractions. Needs pandas."""
@@ -130,6 +142,57 @@ class Scored(_Printed):
         none = (float("nan"),) * 2
         rows = [(value, *self.scores.intervals.get(name, none)) for name, value in self.metrics.items()]
         return pandas.DataFrame(rows, columns=["value", "low", "high"], index=list(self.metrics))
+
+
+@dataclass(frozen=True, repr=False)
+class Compared(_Printed):
+    """Two trials, or all seeds of two configurations: `metrics` with their paired differences, and example queries."""
+
+    metrics: tuple[ComparedMetric, ...]
+    tables: tuple[TextTable, ...]
+    examples: tuple[str, ...] = ()  # lines on the queries that change most
+    missing: str = ""  # why there are no example queries
+
+    def __str__(self) -> str:
+        return "\n".join([render_tables(self.tables), *(["", *self.examples] if self.examples else [])])
+
+    def _tables(self) -> Sequence[TextTable]:
+        return self.tables
+
+
+@dataclass(frozen=True, repr=False)
+class Answers(_Printed):
+    """The labels that a model ranks for texts.
+
+    `answers` has for each text a dictionary with `text` and `labels`, best first, each with `id`, `label`, `score`, and
+    `key` and `probability` where they are known. Without a label, `no_label` says why.
+    """
+
+    answers: list[dict[str, Any]]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(_answer_text, self.answers))
+
+    def _tables(self) -> Sequence[TextTable]:
+        return [
+            TextTable(own["text"], ("label", "score"), [row[1:] for row in _ranked_labels(own)], _why_none(own))
+            for own in self.answers
+        ]
+
+
+@dataclass(frozen=True, repr=False)
+class Description(_Printed):
+    """A record, and its facts in `sections`: names and texts by title."""
+
+    record: Record
+    sections: Sections
+
+    def __str__(self) -> str:
+        return render_tables(self._tables())
+
+    def _tables(self) -> Sequence[TextTable]:
+        heads = (Heading("", left=True), Heading("", left=True))
+        return [TextTable(title, heads, rows) for title, rows in self.sections.items()]
 
 
 def run(
@@ -241,6 +304,114 @@ def leaderboard(
     below = {About.CLAIM} if claims else set()
     below |= {*About} - {About.CLAIM} if notes else set()
     return replace(board, form="lines" if overview else "tables" if chosen else "answer", below=frozenset(below))
+
+
+def compare(
+    first: str,
+    second: str,
+    *,
+    metrics: Names = (),
+    k: int = 5,
+    queries: int = 3,
+    data: Path | str = "data",
+    store: Path | str = "results",
+) -> Compared:
+    """Compare two trials on one test split, or all seeds of two configurations, as `xmcbench compare` does.
+
+    `first` and `second` are keys or the starts of them, labels, or dataset/label. Of single trials whose dataset and
+    predictions are at hand, labels are broken down into bins, and the `queries` that gain and lose most are shown.
+    Raises `XMCBenchError` for names that mean no trial, and for trials with other test labels.
+    """
+    from xmcbench.data import load
+    from xmcbench.evaluation import comparison as compared
+    from xmcbench.evaluation import find_evaluators
+    from xmcbench.evaluation.analysis import partitions
+    from xmcbench.evaluation.evaluator import stored_predictions
+    from xmcbench.reporting.compared import changed_queries, comparable_metrics, compared_table, comparison_table
+    from xmcbench.reporting.find import described, find_seeds
+    from xmcbench.trial.store import Store
+
+    place = Store(Path(store))
+    sides = find_seeds(place, first), find_seeds(place, second)
+    records = sides[0][0], sides[1][0]
+    called = [described(record) for record in records]
+    names = comparable_metrics(records, called, _names(metrics))
+    several, missing = max(map(len, sides)) > 1, ""
+    try:
+        dataset = None if several else load(records[0].trial.dataset, Path(data))
+    except XMCBenchError as problem:
+        dataset, missing = None, f"no breakdown and no example queries: {problem}"
+    if dataset is None:  # the metrics alone, from their stored values on resamples, over all seeds
+        found = compared.compare_stored(place, *sides, names)
+        return Compared(tuple(found), (comparison_table(sides, called, found),), missing=missing)
+    predictions = stored_predictions(place, records[0], dataset), stored_predictions(place, records[1], dataset)
+    both = compared.compare(predictions, dataset, names, find_evaluators(names), partitions(dataset), k)
+    parts = [compared_table(f"P@{k} by {name}", "labels", part) for name, part in both.breakdowns.items()]
+    examples = tuple(changed_queries(both, dataset, predictions, queries)) if queries else ()
+    return Compared(tuple(both.metrics), (comparison_table(sides, called, both.metrics), *parts), examples)
+
+
+def predict(
+    run: str,
+    texts: Names,
+    *,
+    k: int = 10,
+    threshold: str | float | None = None,
+    labels: Sequence[str] | None = None,
+    labels_from: str = "labels",
+    seed: int | None = None,
+    data: Path | str = "data",
+    store: Path | str = "results",
+) -> Answers:
+    """Rank the labels of a finished trial's dataset for new texts, as `xmcbench predict` does.
+
+    `labels` are added to those of the dataset; messages say that they are from `labels_from`. `threshold` is a
+    probability, or `auto`. Raises `XMCBenchError` for a name that means no trial with a model.
+    """
+    from xmcbench.reporting.find import find_trial
+    from xmcbench.runs.trained import trained_model
+    from xmcbench.trial.store import Store
+
+    place, asked = Store(Path(store)), _names(texts)
+    model = trained_model(place, find_trial(place, run, seed), Path(data))
+    if labels is not None:
+        model = model.with_labels(labels, labels_from)
+    least = None if threshold is None else model.threshold(str(threshold))
+    ranked = zip(asked, model.rank(asked, k, least), strict=True)
+    return Answers(
+        [
+            {"text": text, "labels": own} | ({} if own else {"no_label": model.why_none(text, least)})
+            for text, own in ranked
+        ]
+    )
+
+
+def show(run: str, *, everything: bool = False, seed: int | None = None, store: Path | str = "results") -> Description:
+    """A record, what people ask of it first or `everything`, and how to reproduce it, as `xmcbench show` does."""
+    from xmcbench.reporting.describe import brief, describe
+    from xmcbench.reporting.find import find_record
+    from xmcbench.trial.store import Store
+
+    record = find_record(Store(Path(store)), run, seed)
+    return Description(record, (describe if everything else brief)(record, Path(store)))
+
+
+def _ranked_labels(answer: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Rank, label, and probability or score of each label of an answer."""
+    return [
+        (str(rank), printable(" ".join(label["label"].split())), f"{label.get('probability', label['score']):.4f}")
+        for rank, label in enumerate(answer["labels"], start=1)
+    ]
+
+
+def _why_none(answer: dict[str, Any]) -> list[str]:
+    return [answer["no_label"]] if "no_label" in answer else []
+
+
+def _answer_text(answer: dict[str, Any]) -> str:
+    rows = [(rank, value, label) for rank, label, value in _ranked_labels(answer)]
+    table = listing(rows, tablefmt="plain", colalign=("right", "right", "left")) if rows else ""
+    return f"{answer['text']}\n{table or '  ' + answer['no_label']}"
 
 
 def score(predictions: Any, truth: Dataset | str, *, metrics: Names = (), data: Path | str = "data") -> Scored:

@@ -208,12 +208,12 @@ def show(
     store: StoreDir = Path("results"),
 ) -> None:
     """Show a record and how to reproduce it."""
-    from xmcbench.cli.find import find_record
-    from xmcbench.reporting.describe import brief, describe, reproducing_suite
+    from xmcbench import api
+    from xmcbench.reporting.describe import reproducing_suite
     from xmcbench.trial.store import Store
 
-    place = Store(store)
-    record = find_record(place, run, seed)
+    place, found = Store(store), api.show(run, everything=everything, seed=seed, store=store)
+    record = found.record
     if format == "json":
         return echo(record.model_dump_json(indent=1))
     if format == "suite":
@@ -222,7 +222,7 @@ def show(
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
-    for title, rows in (describe if everything else brief)(record, store).items():
+    for title, rows in found.sections.items():
         console.print(Text(title, style="bold"))
         width = max(len(name) for name, _ in rows)
         for name, value in rows:

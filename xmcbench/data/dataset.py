@@ -113,7 +113,7 @@ class Unannotated(TrainingData):
         return replace(self, texts=take(self.texts, ids), targets=none, ignore=self.ignore[ids])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dataset:
     """A card, a training split, a test split, label texts, and the pairs that evaluation ignores.
 
@@ -127,6 +127,11 @@ class Dataset:
     label_texts: Texts
     ignore_train: scipy.sparse.csr_array
     ignore_test: scipy.sparse.csr_array
+
+    def __repr__(self) -> str:
+        card = self.card
+        queries = f"{card.num_train:,} training and {card.num_test:,} test queries"
+        return f"<Dataset {card.name}: {queries}, {card.num_labels:,} labels>"
 
     def training_data(self) -> TrainingData:
         return TrainingData(self.card, self.train.texts, self.train.targets, self.label_texts, self.ignore_train)

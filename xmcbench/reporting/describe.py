@@ -351,11 +351,11 @@ def model_card(record: Record, repository: str, sentence_transformers: bool) -> 
     return "\n\n".join(parts) + "\n"
 
 
-def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]], format: str = "markdown") -> str:
-    return render_tables([TextTable("", headings, rows)], format)
+def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    return render_tables([TextTable("", headings, rows)], "markdown")
 
 
-def scores_table(scores: Scores) -> str:
+def scores_table(scores: Scores) -> TextTable:
     """A line per metric, in per cent, with its 95 % interval over test queries where it has one."""
     rows = metric_rows(scores.metrics, scores.intervals, digits=4)
-    return _table(("metric", "value", "95 % interval"), rows, "table")
+    return TextTable("", ("metric", "per cent", "95 % interval"), rows)

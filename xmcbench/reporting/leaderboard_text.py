@@ -95,8 +95,27 @@ def answer(
     return "\n\n".join(filter(None, [*parts, *last]))
 
 
+def tables_to_show(
+    board: Leaderboard, *, lines: bool = False, every: bool = False, below: Collection[About] = ()
+) -> list[TextTable]:
+    """What `answer` says, or with `lines` what `summary` does, as tables with notes."""
+    if lines:
+        return [_summary(board)]
+    groups = [_named(group) for group in board.groups]
+    shown, noted = groups if every else main_tables(groups), NEWS | {*below}
+    *others, last = [replace(group_table(own), notes=(closing(own),)) for own in shown]
+    marks = "" if About.READING in noted else legend(shown)
+    notes = [printable(note.text) for note in notes_of(shown) if note.about in noted]
+    rest = what_else(replace(board, groups=tuple(groups), noted=notes_of(shown)), shown, noted)
+    return [*others, replace(last, notes=[own for own in (*last.notes, *notes, marks, rest) if own])]
+
+
 def summary(board: Leaderboard, width: int | None = None) -> str:
     """A line for each table of the leaderboard: what it holds, and its best row."""
+    return render_tables([_summary(board)], "table", width)
+
+
+def _summary(board: Leaderboard) -> TextTable:
     headings = (
         Heading("dataset", left=True, shortest=16),
         Heading("table", left=True, shortest=14),
@@ -114,7 +133,7 @@ def summary(board: Leaderboard, width: int | None = None) -> str:
     note = (
         "`xmcbench leaderboard --dataset NAME` shows the tables of a dataset. Rows are compared within a table alone."
     )
-    return render_tables([TextTable("", headings, lines, (note,))], "table", width)
+    return TextTable("", headings, lines, (note,))
 
 
 def group_table(group: Group, show_hash: bool = False) -> TextTable:

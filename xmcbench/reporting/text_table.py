@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from html import escape
 from textwrap import fill
 from typing import Literal
 from unicodedata import normalize
@@ -133,7 +134,7 @@ class TextTable:
 
 
 def render_tables(tables: Sequence[TextTable], format: str = "table", width: int | None = None) -> str:
-    """The tables one after another as `format`, one of `TABLE_FORMATS`.
+    """The tables one after another as `format`, one of `TABLE_FORMATS`, or `html` as a notebook shows it.
 
     `width` is that of the terminal: long texts are cut and unimportant columns left out until lines fit.
     Raises `UnknownNameError` for another format.
@@ -143,6 +144,7 @@ def render_tables(tables: Sequence[TextTable], format: str = "table", width: int
         "markdown": _markdown,
         "latex": _latex,
         "csv": _csv,
+        "html": _html,
     }
     if format not in writers:
         raise UnknownNameError("format", format, TABLE_FORMATS)
@@ -330,6 +332,29 @@ def _latex_cell(cell: Cell) -> str:
     if cell.cite:
         return rf"\citet{{{','.join(cell.cite)}}}"
     return LATEX_MARKS[cell.mark].format(escape_latex(cell.text)) + escape_latex(cell.symbols)
+
+
+# HTML -------------------------------------------------------------------------------------------------------------
+
+HTML_MARKS = {"": "{}", "best": "<b>{}</b>", "second": "<u>{}</u>"}
+
+
+def _html(table: TextTable) -> str:
+    """A table for a notebook: every text is escaped."""
+    sides = ["left" if heading.left else "right" for heading in table.columns]
+
+    def line(tag: str, texts: Sequence[str]) -> str:
+        cells = (f'<{tag} style="text-align: {side}">{text}</{tag}>' for side, text in zip(sides, texts, strict=True))
+        return f"<tr>{''.join(cells)}</tr>"
+
+    caption = f'<caption style="text-align: left">{escape(table.title)}</caption>' if table.title else ""
+    head = line("th", [escape(heading.text) for heading in table.columns])
+    body = [
+        line("td", [HTML_MARKS[cell.mark].format(escape(cell.text)) + escape(cell.symbols) for cell in row])
+        for row in table.cells
+    ]
+    notes = [f"<p>{escape(note)}</p>" for note in table.notes]
+    return "\n".join([f"<table>{caption}<thead>{head}</thead><tbody>", *body, "</tbody></table>", *notes])
 
 
 # CSV --------------------------------------------------------------------------------------------------------------

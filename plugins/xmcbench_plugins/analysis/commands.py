@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
 from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat, names_in, trial_names
-from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import echo, patience
@@ -17,7 +17,6 @@ from xmcbench.runs.terminal import echo, patience
 if TYPE_CHECKING:
     import numpy as np
 
-    from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
 
 
@@ -34,55 +33,15 @@ def compare(
     data: DataDir = Path("data"),
 ) -> None:
     """Compare two trials on one test split: metrics, label bins, queries; or all seeds of two configurations."""
-    from xmcbench.cli.find import described, find_seeds
-    from xmcbench.data import load
-    from xmcbench.evaluation import find_evaluators
-    from xmcbench.evaluation.analysis import partitions
-    from xmcbench.evaluation.comparison import compare as compared
-    from xmcbench.evaluation.comparison import compare_stored
-    from xmcbench.evaluation.evaluator import stored_predictions
+    from xmcbench import api
     from xmcbench.reporting.text_table import render_tables
-    from xmcbench.trial.store import Store
-    from xmcbench_plugins.analysis.tables import changed_queries, compared_table, comparison_table
 
-    place = Store(store)
-    sides = find_seeds(place, first), find_seeds(place, second)
-    records = sides[0][0], sides[1][0]
-    called = [described(record) for record in records]
-    names = _names(records, called, metrics)
-    several, missing = max(map(len, sides)) > 1, ""
-    try:
-        dataset = None if several else load(records[0].trial.dataset, data)
-    except XMCBenchError as problem:
-        dataset, missing = None, f"\nno breakdown and no example queries: {problem}"
-    if dataset is None:  # the metrics alone, from their stored values on resamples, over all seeds
-        echo(render_tables([comparison_table(sides, called, compare_stored(place, *sides, names))], format))
-        if missing:
-            echo(missing, err=True)
-        return
-    predictions = stored_predictions(place, records[0], dataset), stored_predictions(place, records[1], dataset)
-    comparison = compared(predictions, dataset, names, find_evaluators(names), partitions(dataset), k)
-    parts = comparison.breakdowns.items()
-    breakdowns = [compared_table(f"P@{k} by {name}", "labels", part) for name, part in parts]
-    echo(render_tables([comparison_table(sides, called, comparison.metrics), *breakdowns], format))
-    if format == "table" and queries:
-        echo("\n" + "\n".join(changed_queries(comparison, dataset, predictions, queries)))
-
-
-def _names(records: tuple[Record, Record], called: Sequence[str], metrics: str | None) -> list[str]:
-    """The metrics to compare. Raises XMCBenchError if the trials were scored against different test targets."""
-    if records[0].truth_hash != records[1].truth_hash:
-        raise XMCBenchError(f"{' and '.join(called)} have different test labels: nothing to compare")
-    known = [name for name in records[0].metrics if name in records[1].metrics]
-    names = names_in(metrics) or known
-    if unknown := [name for name in names if name not in known]:
-        raise UnknownNameError("metric", unknown[0], known, "in both records")
-    other = [name for name in names if records[0].definition(name) != records[1].definition(name)]
-    if other:
-        raise XMCBenchError(
-            f"{' and '.join(called)} have {other[0]} by different definitions: `xmcbench rescore` computes it again"
-        )
-    return names
+    found = api.compare(first, second, metrics=names_in(metrics), k=k, queries=queries, store=store, data=data)
+    echo(render_tables(found.tables, format))
+    if found.missing:
+        echo(f"\n{found.missing}", err=True)
+    if format == "table" and found.examples:
+        echo("\n" + "\n".join(found.examples))
 
 
 def analyse(
@@ -105,8 +64,8 @@ def analyse(
 
     Of trials on several datasets: mean rank, win rate and improvability of their methods.
     """
-    from xmcbench.cli.find import find_trial, find_trials
     from xmcbench.data import load
+    from xmcbench.reporting.find import find_trial, find_trials
     from xmcbench.reporting.processor_time import processor_table
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.runs.saved_model import load_calibration
@@ -144,7 +103,7 @@ def analyse(
 
 def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
     """[L] mean similarity of each label to its neighbours, from the label vectors of a trial on the same data."""
-    from xmcbench.cli.find import find_trial
+    from xmcbench.reporting.find import find_trial
     from xmcbench.runs.saved_model import load_saved_model
 
     record = find_trial(store, run)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from xmcbench.reporting.plots import (
     family_legend,
     label_points,
     legend_below,
-    line_styles,
     plain,
     series,
 )
@@ -35,9 +34,10 @@ from xmcbench.reporting.text_table import short_number
 from xmcbench.trial.record import Record
 from xmcbench_plugins.analysis.tables import relative_gain
 
-DIRECT = 8  # names beside points and lines; where there are more, numbers, and a key below
-MAX_CURVES = 24  # the best methods only: readers cannot distinguish more
-DRAWN_COSTS = ("negative_pool", "encoder_tokens", "device_hours")
+DIRECT = 8  # lines of a figure, and names beside points: the best methods only, readers cannot distinguish more
+LONGEST = 40  # characters of a name
+EARLY = 0.7  # of the longest line
+DRAWN_COSTS = ("flops", "negative_pool", "encoder_tokens", "device_hours")
 SPAN = 1e4  # of a logarithmic axis of costs: what costs less is drawn at its end
 LOG_RATIO = 4.0  # the axis is logarithmic if the largest cost is more than this times the smallest
 
@@ -170,26 +170,29 @@ def write_figures(
     format: str,
     analyses: Mapping[str, Analysis] = MappingProxyType({}),
 ) -> list[Path]:
-    """Draw all figures for which the datasets of the table have data, to the folder `out`. Returns their paths."""
+    """Draw all figures for which the tables have data, each of one table and so of one budget, to the folder `out`.
+
+    Returns their paths.
+    """
     paths: list[Path] = []
     by_dataset: dict[str, list[Group]] = defaultdict(list)  # and track, by the prefix of their file names
     for group in table.groups:
         track = "" if group.track == "supervised" else f"-{_stem(group.track)}"
         by_dataset[f"{_stem(group.dataset)}{track}"].append(group)
     for name, groups in by_dataset.items():
-        rows = [row for group in groups for row in group.rows]
-        sort = groups[0].sort
-        for cost in DRAWN_COSTS:
-            shown = [row for row in rows if cost in costs(row) and sort in row.metrics]
-            if len(shown) > 1:
-                paths.append(out / f"{name}-{sort}-{cost}.{format}".replace("@", ""))
-                _cost(shown, cost, sort, paths[-1])
         for group in groups:
-            stem = f"{name}-{_stem(budget_text(group.budget))}" if group.budget else name
+            about = [budget_text(group.budget) if group.budget else "", group.protocol, *group.by.values()]
+            stem = "-".join([name, *(_stem(text) for text in about if text)])
+            for cost in DRAWN_COSTS:
+                shown = [row for row in group.rows if cost in costs(row) and group.sort in row.metrics]
+                if len(shown) > 1:
+                    source = "" if group.source == "measured" else f"-{group.source}"
+                    paths.append(out / f"{stem}{source}-{group.sort}-{cost}.{format}".replace("@", ""))
+                    _cost(shown, cost, group.sort, paths[-1])
             curves = [(row, mean_curve([records[key] for key in row.keys if key in records])) for row in group.rows]
             if drawn := [(row, curve) for row, curve in curves if len(curve.get(group.sort, ())) > 1]:
                 paths.append(out / f"{stem}-curve.{format}")
-                _curves(drawn, group.sort, paths[-1])
+                _curves(drawn, tuple(group.budget), group.sort, paths[-1])
             analysed = [(row.called, analyses[key]) for row in group.rows for key in row.keys[:1] if key in analyses]
             if analysed:
                 paths.append(out / f"{stem}-deciles.{format}")
@@ -202,13 +205,16 @@ def _stem(text: str) -> str:
 
 
 def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
-    """Quality against cost (PRIME, Figure 1), with the Pareto front as steps; published rows are hollow."""
+    """Quality against cost (PRIME, Figure 1), with the Pareto front as steps; the front and the best others are named.
+    Published rows are hollow.
+    """
     least = max(costs(row)[cost] for row in rows) / SPAN
     found = dict.fromkeys(_point(row, max(least, costs(row)[cost]), metric) for row in rows)  # papers repeat rows
     points = sorted(found, key=lambda point: (-point.y, point.name, point.x))
     front = _front(points)
-    named = list({point.name: point for point in reversed(points)}.values())[::-1][:MAX_CURVES]
-    with drawing(path, PAGE, 3.3 + _height(named)) as axes:
+    every = {point.name: point for point in reversed([*front[::-1], *points])}
+    named = list(every.values())[::-1][:DIRECT]
+    with drawing(path, PAGE, 3.3) as axes:
         for point in points:
             colour, filled = COLOURS[point.family], point.source != "published"
             axes.errorbar(point.x, point.y, [[end] for end in point.error], color=colour, linewidth=0.7, zorder=2)
@@ -216,6 +222,7 @@ def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
             axes.scatter(point.x, point.y, 22, **style)
         if max(point.x for point in points) > LOG_RATIO * min(point.x for point in points):
             axes.set_xscale("log")
+            axes.xaxis.set_minor_formatter(lambda value, _: short_number(value))
         axes.margins(0.1)
         right = axes.get_xlim()[1]
         x, y = [*(point.x for point in front), right], [*(point.y for point in front), front[-1].y]
@@ -225,10 +232,9 @@ def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
         for source, fill in (("measured", "#565b62"), ("published", "none")):
             if any(point.source == source for point in points):
                 axes.scatter([], [], 22, facecolors=fill, edgecolors="#565b62", label=source)
-        words, key = _words([point.name for point in named], 48)
-        labels = [(point.x, point.y, word) for point, word in zip(named, words, strict=True)]
+        labels = [(point.x, point.y, shorten(point.name, LONGEST)) for point in named]
         label_points(axes, labels, [(point.x, point.y) for point in points])
-        family_legend(axes, [point.family for point in points], key)
+        family_legend(axes, [point.family for point in points])
 
 
 def _point(row: Row, cost: float, metric: str) -> Point:
@@ -247,36 +253,37 @@ def _front(points: Sequence[Point]) -> list[Point]:
     return front
 
 
-def _curves(rows: Sequence[tuple[Row, Mapping[str, list[float]]]], metric: str, path: Path) -> None:
-    """Quality on held-out queries against the amount spent, means over seeds with 95 % intervals, a line a row."""
-    shown = sorted(rows, key=lambda pair: -pair[1][metric][-1])[:MAX_CURVES]
-    spent = next(name for name in (*CURVE_COSTS, "fraction") if all(name in curve for _, curve in shown))
-    styles = line_styles([row.family for row, _ in shown])
-    with drawing(path, PAGE, 3.0 + _height(shown)) as axes:
+def _curves(
+    rows: Sequence[tuple[Row, Mapping[str, list[float]]]], limited: Sequence[str], metric: str, path: Path
+) -> None:
+    """Quality on held-out queries against the amount spent, means over seeds with 95 % intervals, of the best rows.
+
+    The amount is what the budget `limited`, operations before others. Each line has a colour of its own, and the name
+    of its row at its end.
+    """
+    shown = sorted(rows, key=lambda pair: -pair[1][metric][-1])[:DIRECT]
+    spent = next(
+        name
+        for name in (*[own for own in ("flops", *limited) if own in limited], *CURVE_COSTS, "fraction")
+        if all(name in curve for _, curve in shown)
+    )
+    with drawing(path, PAGE, 3.0) as axes:
         ends = []
-        for (_, curve), style in zip(shown, styles, strict=True):
-            marks = {"marker": "o", "markersize": 2.5, "elinewidth": 0.6, "linewidth": 1.1}
-            axes.errorbar(curve[spent], curve[metric], curve.get(f"{metric} ±"), **marks, **style)
+        for at, (_, curve) in enumerate(shown):
+            marks = {"markersize": 2.5, "elinewidth": 0.6, "linewidth": 1.1, **series(at)}
+            axes.errorbar(curve[spent], curve[metric], curve.get(f"{metric} ±"), **marks)
             ends.append((curve[spent][-1], curve[metric][-1]))
         axes.margins(0.03, 0.06)
         axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
         axes.set(xlabel=CURVE_COSTS.get(spent, "share of the budget"), ylabel=f"{metric} on held-out queries (%)")
         low, high = axes.get_ylim()
-        places = apart([y for _, y in ends], (high - low) / 23)
-        words, key = _words([row.called for row, _ in shown], 40)
-        for end, word, place in zip(ends, words, places, strict=True):
-            where = {"textcoords": axes.get_yaxis_transform(), "va": "center", "arrowprops": LEADER}
-            axes.annotate(plain(word), end, (1.02, place), fontsize=6, **where)
-        family_legend(axes, [row.family for row, _ in shown], key)
-
-
-def _words(names: Sequence[str], longest: int) -> tuple[list[str], list[str]]:
-    """What stands beside points or lines: their names, cut, or numbers, and the key of these."""
-    if len(names) <= DIRECT:
-        return [shorten(name, longest) for name in names], []
-    return [str(at + 1) for at in range(len(names))], [f"{at}  {name}" for at, name in enumerate(names, start=1)]
-
-
-def _height(named: Sequence[Any]) -> float:
-    """Inches that the key of the numbers takes below a figure."""
-    return 0 if len(named) <= DIRECT else 0.15 * (1 + len(named) / 3)
+        axes.set_ylim(max(low, 0.0), high)
+        far = max(x for x, _ in ends)
+        for beside in (False, True):  # the names of lines that end early stand beside their ends
+            named = [at for at, (x, _) in enumerate(ends) if (x < EARLY * far) is beside]
+            places = apart([ends[at][1] for at in named], (high - low) / 23)
+            for at, place in zip(named, places, strict=True):
+                left, within = (ends[at][0] + 0.02 * far, "data") if beside else (1.02, axes.get_yaxis_transform())
+                where = {"textcoords": within, "va": "center", "arrowprops": LEADER}
+                word = plain(shorten(shown[at][0].called, LONGEST))
+                axes.annotate(word, ends[at], (left, place), fontsize=6, color=COLOURS[at], **where)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product
 from pathlib import Path
 from statistics import fmean
-from textwrap import shorten
 from types import MappingProxyType
 from typing import Any
 
@@ -19,14 +18,13 @@ from xmcbench.data import Dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis, analyse, partitions
 from xmcbench.evaluation.calibration import Calibration
-from xmcbench.evaluation.comparison import ComparedMetric, Comparison, Mean, across_datasets
+from xmcbench.evaluation.comparison import Mean, across_datasets
 from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.evaluation.significance import difference, samples, significant_together
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.rows import budget_text, grouped
 from xmcbench.reporting.suite_tables import ResampledRecord
-from xmcbench.reporting.text_table import TextTable, percent_interval, printable
-from xmcbench.trial.predictions import Predictions
+from xmcbench.reporting.text_table import TextTable
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
 
@@ -163,71 +161,6 @@ def write_analyses(analyses: Mapping[str, Analysis], out: Path) -> Path:
     with atomic_write(out / "analysis.json") as file:
         file.write((json.dumps(content, indent=1) + "\n").encode())
     return out / "analysis.json"
-
-
-def _seeds(first: Sequence[Record], second: Sequence[Record]) -> str:
-    """What the intervals are over, in words."""
-    seeds = [[record.trial.seed for record in side] for side in (first, second)]
-    if len(first) == len(second) == 1:
-        return "over test queries, paired; one seed: nothing is known of other training runs"
-    if seeds[0] == seeds[1]:
-        return f"over test queries and {len(first)} seeds, Student's, paired"
-    return f"over test queries, paired, and seeds ({len(first)} and {len(second)}), not paired, Student's"
-
-
-def comparison_table(
-    sides: tuple[list[Record], list[Record]], names: Sequence[str], compared: Sequence[ComparedMetric]
-) -> TextTable:
-    """The metrics of two trials, or of the seeds of two configurations, and their differences; `names` are theirs."""
-    first, second = sides[0][0].trial, sides[1][0].trial
-    notes = (
-        *(f"{number}: {name}" for number, name in enumerate(names, start=1)),
-        f"Per cent. Difference: 1 minus 2, with 95 % interval and two-sided p ({_seeds(*sides)}); * the interval "
-        "excludes 0. Sees: the smallest true difference that this comparison would show with 80 % power.",
-    )
-    return compared_table(f"{first.dataset}: {first.label} and {second.label}", "metric", compared, notes)
-
-
-def compared_table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: Sequence[str] = ()) -> TextTable:
-    """A line for each of what is compared, of a `kind`: metrics, or bins of labels."""
-    rows = []
-    for result in compared:
-        difference = result.difference
-        star = "*" if difference.significant else ""
-        values = (f"{100 * result.first:.2f}", f"{100 * result.second:.2f}", f"{100 * difference.value:+.2f}{star}")
-        interval = percent_interval(difference.interval, "+")
-        rows.append((result.name, *values, interval, f"{difference.p:.3f}", f"{100 * difference.detectable():.2f}"))
-    return TextTable(title, (kind, "1", "2", "difference", "95 %", "p", "sees"), rows, notes)
-
-
-def changed_queries(
-    comparison: Comparison, dataset: Dataset, predictions: tuple[Predictions, Predictions], count: int
-) -> Iterator[str]:
-    """The number of queries that change, and the texts and labels of those that change most."""
-    change = comparison.change
-    better, worse = int((change > 0).sum()), int((change < 0).sum())
-    yield (
-        f"{len(change):,} test queries, hits among the first {comparison.k}: 1 has more for {better:,}, "
-        f"2 for {worse:,}, equal for {len(change) - better - worse:,}."
-    )
-    gained, lost = comparison.most_changed(count)
-    for query in (*gained, *lost):
-        true = dataset.test.targets[[query]].indices.tolist()
-        yield f"\nquery {query}: {_line(dataset.test.texts[query])}"
-        yield f"  true: {_labels(dataset, true, set())}"
-        for number, (own, hits) in enumerate(zip(predictions, comparison.hits, strict=True), start=1):
-            best = [label for label in own.indices[query, : comparison.k].tolist() if label >= 0]
-            yield f"  {number} ({int(hits[query])}): {_labels(dataset, best, set(true))}"
-
-
-def _labels(dataset: Dataset, labels: Sequence[int], true: set[int]) -> str:
-    """Label texts; true labels are marked with +."""
-    marked = ("+" * (label in true) + _line(dataset.label_texts[label], 40) for label in labels)
-    return "; ".join(marked) or "none"
-
-
-def _line(text: str, width: int = 160) -> str:
-    return printable(shorten(text, width, placeholder="…"))
 
 
 Place = tuple[str, str]  # label and dataset

@@ -102,7 +102,7 @@ class _Checker:
 
 def _verify(run: str, to: Path, place: Path, verified: Path) -> list[str]:
     """Write how close the runs of the store are to an accepted result: verified if they are equivalent."""
-    from xmcbench.cli.find import find_trial
+    from xmcbench.reporting.find import find_trial
     from xmcbench.reporting.rows import MARGIN
     from xmcbench.trial.store import Store
     from xmcbench_plugins.board import review
@@ -120,8 +120,8 @@ def _retrain(run: str, to: Path, place: Path, data: Path, verified: Path) -> lis
     """Train an accepted trial again, in a folder of the store, and write how it differs; a line if it does."""
     from tempfile import TemporaryDirectory
 
-    from xmcbench.cli.find import find_trial
     from xmcbench.reporting.describe import reproducing_suite
+    from xmcbench.reporting.find import find_trial
     from xmcbench.runs.progress import display
     from xmcbench.runs.runner import Runner, Settings
     from xmcbench.trial.store import Store
@@ -146,7 +146,7 @@ def _retrain(run: str, to: Path, place: Path, data: Path, verified: Path) -> lis
 
 def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> list[str]:
     """Add trials to the accepted results, but those with which something is wrong."""
-    from xmcbench.cli.find import find_trials
+    from xmcbench.reporting.find import find_trials
     from xmcbench.reporting.processor_time import processor_time
     from xmcbench.trial.store import Store
     from xmcbench_plugins.board import acceptance, submission

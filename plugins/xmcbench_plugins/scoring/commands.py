@@ -49,6 +49,7 @@ def score(
     from xmcbench.evaluation.imported import METHOD, Origin, import_predictions, write_unbudgeted
     from xmcbench.reporting.describe import scores_table
     from xmcbench.reporting.doubts import doubt_text
+    from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.store import Store
 
     names = names_in(metrics) or list(DEFAULT_METRICS)
@@ -62,7 +63,7 @@ def score(
     imported = import_predictions(predictions, loaded, names, evaluators)
     label = name or predictions.name.partition(".")[0]
     echo(f"{label} on {dataset}, {len(imported.predictions):,} test queries, per cent")
-    echo(scores_table(imported.scores))
+    echo(render_tables([scores_table(imported.scores)]))
     for doubt in imported.doubts:
         echo(f"warning: {doubt_text(doubt)}", err=True)
     if store is not None:
@@ -94,12 +95,13 @@ def fuse(
     data: DataDir = Path("data"),
 ) -> None:
     """Fuse the predictions of finished trials on one dataset, score the ranking and store it. Trains nothing else."""
-    from xmcbench.cli.find import find_trial
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
     from xmcbench.evaluation.evaluator import score_predictions
     from xmcbench.evaluation.imported import write_unbudgeted
     from xmcbench.reporting.describe import scores_table
+    from xmcbench.reporting.find import find_trial
+    from xmcbench.reporting.text_table import render_tables
     from xmcbench.reporting.words import chosen_on
     from xmcbench.trial.store import Store
     from xmcbench_plugins.scoring.fusing import fuse_trials
@@ -115,7 +117,7 @@ def fuse(
     label = name or f"{' + '.join(record.trial.label for record in records)} ({rule})"
     record = write_unbudgeted(place, dataset, label, origin, predictions, scores)
     echo(f"{label} on {dataset.card.name}, {len(predictions):,} test queries, per cent")
-    echo(scores_table(scores))
+    echo(render_tables([scores_table(scores)]))
     if rule != "reciprocal-ranks":
         echo(f"fitted on: {chosen_on(origin.chosen_by)}")
     if weights := origin.settings.get("weights"):
@@ -133,9 +135,9 @@ def rescore(
     data: DataDir = Path("data"),
 ) -> None:
     """Recompute metrics from stored predictions. Trains nothing."""
-    from xmcbench.cli.find import find_scored
     from xmcbench.data import load
     from xmcbench.evaluation import find_evaluators
+    from xmcbench.reporting.find import find_scored
     from xmcbench.trial.store import Store
 
     place = Store(store)
@@ -160,9 +162,9 @@ def rescore(
 
 def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
     """The record with its metrics recomputed, and those in `added`."""
-    from xmcbench.cli.find import unscored
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators, truth_hash
     from xmcbench.evaluation.evaluator import score_predictions, stored_predictions
+    from xmcbench.reporting.find import unscored
     from xmcbench.trial.budget import over_budget
     from xmcbench.trial.provenance import evaluator_digests
     from xmcbench.trial.record import METRIC_VERSION, Status

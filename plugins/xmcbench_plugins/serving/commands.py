@@ -18,7 +18,8 @@ from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import echo, patience
-from xmcbench_plugins.serving.predict import Trained, lines, predict, same_dataset, trained
+from xmcbench.runs.trained import Trained, same_dataset
+from xmcbench_plugins.serving.predict import lines, predict, trained
 
 if TYPE_CHECKING:
     from xmcbench_plugins.serving.server import Rank
@@ -162,9 +163,9 @@ def push(
     A model that sentence-transformers opens has the texts of its labels beside it. Of a model that holds something of
     the training texts, as that of tfidf-nn holds their words and vectors, the command says so and asks.
     """
-    from xmcbench.cli.find import find_trial
     from xmcbench.files.hub import check_repository, upload
     from xmcbench.reporting.describe import model_card
+    from xmcbench.reporting.find import find_trial
     from xmcbench.runs.saved_model import checked_model
     from xmcbench.trial.method import build_method
     from xmcbench.trial.record import encode

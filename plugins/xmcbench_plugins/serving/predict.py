@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
 from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
-from xmcbench.errors import XMCBenchError, shown
-from xmcbench.runs.terminal import echo, listing
+from xmcbench.errors import XMCBenchError
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
-    from xmcbench.data import Dataset, Texts
-    from xmcbench.data.words import Vocabulary
-    from xmcbench.evaluation.calibration import Calibration
-    from xmcbench.trial.method import Method
-    from xmcbench.trial.record import Record
+    from xmcbench.runs.trained import Trained
 
 
 def predict(
@@ -52,22 +44,18 @@ def predict(
     A label has a probability where the trial held out queries to fit it on, else a score. A text without a word of the
     training data has no label.
     """
+    from xmcbench import api
+
     texts = [*(text or []), *(lines(file) if file else [])]
     if not texts:
         raise XMCBenchError("predict: no texts: expected --text TEXT or --file FILE")
-    model = trained(run, seed, store, data)
-    if labels:
-        model = model.with_labels(lines(labels), labels)
-    least = None if threshold is None else model.threshold(threshold)
-    rankings = zip(texts, model.rank(texts, k, least), strict=True)
-    answers: list[dict[str, Any]] = [{"text": text, "labels": ranked} for text, ranked in rankings]
-    for answer in answers:
-        if not answer["labels"]:
-            answer["no_label"] = model.why_none(answer["text"], least)
+    given: dict[str, Any] = {"seed": seed, "store": store, "data": data}
+    added: dict[str, Any] = {"labels": lines(labels), "labels_from": str(labels)} if labels else {}
+    answers = api.predict(run, texts, k=k, threshold=threshold, **given, **added)
     if format == "json":
-        echo(json.dumps(answers, indent=1, ensure_ascii=False, allow_nan=False))
+        echo(json.dumps(answers.answers, indent=1, ensure_ascii=False, allow_nan=False))
     else:
-        echo("\n\n".join(map(_table, answers)))
+        echo(str(answers))
 
 
 LARGEST = 1_000_000_000  # bytes of a file of texts
@@ -85,132 +73,11 @@ def lines(file: Path) -> list[str]:
         raise XMCBenchError(f"{file}: not UTF-8 (byte {problem.start})") from problem
 
 
-@dataclass(frozen=True)
-class Trained:
-    """The model of a trial, and what its dataset tells of the labels that it ranks."""
-
-    record: Record
-    method: Method
-    dataset: Dataset
-    labels: Texts  # texts, by label id
-    keys: Sequence[str]  # such as URIs, by label id; empty where the dataset has none
-    language: str  # of the label texts; empty where the dataset does not say it
-    calibration: Calibration | None  # of the scores; None where the trial held out no queries
-
-    @cached_property
-    def _known(self) -> Vocabulary:
-        from xmcbench.data.words import Vocabulary
-
-        return Vocabulary(chain(self.dataset.train.texts, self.labels))
-
-    def knows(self, text: str) -> bool:
-        """Whether the text has a word of the training queries or of the label texts."""
-        return self._known.knows(text)
-
-    def with_labels(self, added: Sequence[str], where: Path) -> Trained:
-        """The same, ranking `added` too; they have no keys.
-
-        Raises XMCBenchError where the method cannot, and for a label that is there already.
-        """
-        if not added:
-            raise XMCBenchError(f"{where}: found no label, expected one per line")
-        first = {text: f"the dataset has it as label {label}" for label, text in enumerate(self.labels)}
-        for number, text in enumerate(added, start=1):
-            if text in first:
-                raise XMCBenchError(f"{where}:{number}: found {shown(text)}, expected a new label: {first[text]}")
-            first[text] = f"it is in line {number}"
-        self.method.add_labels(added)
-        return replace(self, labels=[*self.labels, *added])
-
-    def threshold(self, given: str) -> float:
-        """The least probability that `given` means: a number in 0..1, or `auto`. Raises XMCBenchError."""
-        if self.calibration is None:
-            raise XMCBenchError(
-                f"--threshold: the scores of {self.record.trial.label} are no probabilities: expected a trial that "
-                "held out training queries (`selection` in its suite)"
-            )
-        if given == "auto":
-            return self.calibration.threshold
-        try:
-            least = float(given)
-        except ValueError:
-            least = -1.0
-        if not 0 <= least <= 1:
-            raise XMCBenchError(f"--threshold: found {given!r}, expected auto or a number from 0 to 1")
-        return least
-
-    def rank(self, texts: Sequence[str], k: int, threshold: float | None = None) -> list[list[dict[str, Any]]]:
-        """The best `k` labels of each text, best first: id, text, score, and key and probability where it has them.
-
-        Labels below the probability `threshold` are left out. A text without a known word has none, and a method may
-        return fewer than `k`; a score of -inf is no prediction.
-        """
-        import numpy as np
-
-        found = self.method.predict(texts, min(k, len(self.labels)))
-        shown = (
-            (found.indices >= 0) & (found.scores > -np.inf) & np.array([self.knows(text) for text in texts])[:, None]
-        )
-        probabilities = None if self.calibration is None else self.calibration.probability(found.scores)
-        if probabilities is not None and threshold is not None:
-            shown &= probabilities >= threshold
-        return [
-            [
-                {
-                    "id": int(label),
-                    **({"key": self.keys[label]} if label < len(self.keys) else {}),
-                    "label": self.labels[int(label)],
-                    "score": float(found.scores[row, place]),
-                    **({} if probabilities is None else {"probability": float(probabilities[row, place])}),
-                }
-                for place, label in enumerate(found.indices[row])
-                if shown[row, place]
-            ]
-            for row in range(len(texts))
-        ]
-
-    def why_none(self, text: str, threshold: float | None) -> str:
-        """Why a text has no label."""
-        if not self.knows(text):
-            return "no word of the text is in the training data"
-        return "no label found" if threshold is None else f"no label has a probability of {threshold:.2f}"
-
-
 def trained(run: str, seed: int | None, store: Path, data: Path) -> Trained:
-    """The model of a trial, with the labels of its dataset."""
-    from xmcbench.cli.find import find_trial
-    from xmcbench.data.prepared import find_source
-    from xmcbench.data.source import label_keys
-    from xmcbench.runs.saved_model import load_calibration, load_saved_model
+    """The model of the trial that `run` and `seed` mean."""
+    from xmcbench.reporting.find import find_trial
+    from xmcbench.runs.trained import trained_model
     from xmcbench.trial.store import Store
 
     place = Store(store)
-    record = find_trial(place, run, seed)
-    source = find_source(record.trial.dataset, data)
-    dataset = same_dataset(record, data)
-    method = load_saved_model(place, record)
-    keys, calibration = label_keys(source, data), load_calibration(place, record)
-    return Trained(record, method, dataset, dataset.label_texts, keys, source.draft.language, calibration)
-
-
-def same_dataset(record: Record, data: Path) -> Dataset:
-    """The trial's dataset. Raises XMCBenchError where it is another one now."""
-    from xmcbench.data import load
-
-    trial = record.trial
-    dataset = load(trial.dataset, data)
-    if dataset.card.content_hash != trial.dataset_hash:
-        raise XMCBenchError(
-            f"dataset {trial.dataset!r} has the content hash {dataset.card.content_hash[:12]}, "
-            f"the trial ran on {trial.dataset_hash[:12]}: its labels may differ"
-        )
-    return dataset
-
-
-def _table(answer: dict[str, Any]) -> str:
-    rows = [
-        (rank, f"{label.get('probability', label['score']):.4f}", " ".join(label["label"].split()))
-        for rank, label in enumerate(answer["labels"], start=1)
-    ]
-    table = listing(rows, tablefmt="plain", colalign=("right", "right", "left")) if rows else ""
-    return f"{answer['text']}\n{table or '  ' + answer['no_label']}"
+    return trained_model(place, find_trial(place, run, seed), data)

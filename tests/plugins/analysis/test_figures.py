@@ -29,7 +29,7 @@ def test_figures_are_files_of_their_format_and_the_same_bytes_again(tmp_path: Pa
     records = measured(2)
     table, analyses = leaderboard(records.values(), (), View()), analysed(records)
     first, second = (write_figures(table, records, tmp_path / name, format, analyses) for name in "ab")
-    expected = ["made-P1-encoder_tokens", "made-P1-device_hours", "made-1000-steps-curve", "made-1000-steps-deciles"]
+    expected = [f"made-1000-steps-{what}" for what in ("P1-encoder_tokens", "P1-device_hours", "curve", "deciles")]
     assert [path.name for path in first] == [f"{name}.{format}" for name in expected]
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes().startswith(MAGIC[format])
@@ -45,7 +45,7 @@ def test_every_dataset_and_budget_has_figures_of_its_own(tmp_path: Path, monkeyp
     assert drawn == [path.name for path in paths]
     assert len(set(drawn)) == len(drawn)
     curves = {f"{name}-curve.pdf" for name in ("made-1000-steps", "made-5000-encoder-tokens", "zoo-1000-steps")}
-    assert curves | {"other-set-P1-negative_pool.pdf", "made-1000-steps-deciles.pdf"} <= set(drawn)
+    assert curves | {"made-1000-steps-P1-device_hours.pdf", "made-1000-steps-deciles.pdf"} <= set(drawn)
 
 
 def test_a_figure_says_what_it_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,11 +53,22 @@ def test_a_figure_says_what_it_draws(tmp_path: Path, monkeypatch: pytest.MonkeyP
     records = measured(3)
     table = leaderboard(records.values(), published(), View())
     paths = {path.stem: path.read_text() for path in write_figures(table, records, tmp_path, "svg")}
-    cost = paths["made-P1-device_hours"]
-    for text in ("method-0", "method-2", "DEXML", "device hours", "P@1 (%)", "measured", "published"):
+    cost = paths["made-1000-steps-P1-device_hours"]
+    for text in ("method-0", "method-2", "DEXML", "device hours", "P@1 (%)", "measured"):
         assert text in cost
     assert "<script>" not in cost
     assert all(f"method-{i}" in paths["made-1000-steps-curve"] for i in range(3))
+
+
+def test_at_most_eight_lines_are_drawn_each_with_its_colour_and_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(plots.STYLE, "svg.fonttype", "none")
+    records = measured(11)
+    write_figures(leaderboard(records.values(), (), View()), records, tmp_path, "svg")
+    curve = (tmp_path / "made-1000-steps-curve.svg").read_text()
+    assert [i for i in range(11) if f"DEXML (method-{i})" in curve] == list(range(8)), "the best"
+    assert all(colour in curve for colour in plots.COLOURS)
 
 
 def test_colours_are_those_of_the_page() -> None:

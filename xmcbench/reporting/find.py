@@ -1,4 +1,4 @@
-"""Finds the trial that a name on the command line means. Commands import it when they run."""
+"""Finds the trial that a name means."""
 
 from __future__ import annotations
 
