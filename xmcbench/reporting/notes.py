@@ -7,7 +7,7 @@ Some follow from what a record says of itself: parts of its method that never ra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
@@ -112,11 +112,6 @@ def of_claims(claims: Sequence[Claim]) -> str:
     return CLAIM * bool(claims)
 
 
-def notes_of(groups: Sequence[Group], surface: Surface = TERMINAL) -> tuple[Note, ...]:
-    """The notes that a reader of the groups needs, in the words of a surface."""
-    return tuple(dict.fromkeys(_notes(groups, surface))) if any(group.rows for group in groups) else ()
-
-
 def legend(groups: Sequence[Group]) -> str:
     """The meanings of the marks in the groups' tables, in one line; empty where there are none."""
     rows = [row for group in groups for row in group.rows]
@@ -128,20 +123,164 @@ def legend(groups: Sequence[Group]) -> str:
     return "; ".join(f"{mark} {meaning}" for mark, meaning in MEANINGS.items() if mark in shown)
 
 
+Rule = Callable[[Sequence[Row], Collection[str]], Iterator[Note]]  # notes on measured rows in tables with these columns
+
+
+def _once(applies: Callable[[Row], object], text: str) -> Rule:
+    """One note on how to read the tables, if it applies to any row."""
+    return lambda rows, _: iter([reading(text)] if any(map(applies, rows)) else [])
+
+
+def _each(applies: Callable[[Row], object], text: Callable[[Row], str]) -> Rule:
+    """A note for each row that it applies to."""
+    return lambda rows, _: (of_row(row, text(row)) for row in rows if applies(row))
+
+
+def _labels(rows: Iterable[Row]) -> str:
+    return ", ".join(row.label for row in rows)
+
+
+def _checkpoints(rows: Sequence[Row], _: Collection[str]) -> Iterator[Note]:
+    splits = Counter(str(row.facts.get("selection_split")) for row in rows if row.metrics)
+    if set(splits) - {"none"}:
+        chosen = "; ".join(f"{name} ({number(n, 'row')})" for name, n in sorted(splits.items()))
+        yield reading(f"Checkpoints chosen on: {chosen}.")
+
+
+def _trained_otherwise(rows: Sequence[Row], _: Collection[str]) -> Iterator[Note]:
+    for uneven in Uneven:
+        if some := [row for row in rows if uneven in row.uneven]:
+            yield of_row(some[0], f"{unevenness(uneven)}: {_labels(some)}.")
+
+
+def _hidden_seconds(rows: Sequence[Row], columns: Collection[str]) -> Iterator[Note]:
+    if columns and any(row.facts.get("side_by_side") for row in rows):  # a paper's table shows no costs
+        yield reading("No seconds are shown for trials that ran side by side (`--columns side_by_side`).")
+
+
+def _clocks(rows: Sequence[Row], columns: Collection[str]) -> Iterator[Note]:
+    clocks = Counter(str(row.facts["clock"]) for row in rows if "clock" in row.facts)
+    if len(clocks) > 1 and "device_seconds" in columns:
+        walls = "are by the wall clock, the others of processors (`--columns clock`)."
+        yield reading(f"Seconds of {number(clocks['wall'], 'row')} {walls}")
+
+
+def _redefined(rows: Sequence[Row], _: Collection[str]) -> Iterator[Note]:
+    old = [row for row in rows if row.metrics and not row.defined_as_now]
+    if not old:
+        return
+    versions = sorted({row.metric_version for row in old} - {METRIC_VERSION})
+    which = [f"version {', '.join(map(str, versions))}, now {METRIC_VERSION}"] if versions else []
+    if names := dict.fromkeys(name for row in old for name in row.redefined):
+        which.append(f"other code of {', '.join(names)}")
+    named = f"{_labels(old)} ({'; '.join(which)})"
+    text = f"Not ranked, because of other metric definitions: {named}. `xmcbench rescore` computes them again."
+    yield Note(About.ROW, text)
+
+
+def _older(rows: Sequence[Row], _: Collection[str]) -> Iterator[Note]:
+    if reasons := sorted({row.older for row in rows if row.older}):
+        text = f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again."
+        yield Note(About.ROW, text)
+
+
+def _alike(rows: Sequence[Row], _: Collection[str]) -> Iterator[Note]:
+    for alike in dict.fromkeys(row.alike for row in rows if row.alike):
+        those = [row for row in rows if row.alike == alike]
+        yield of_row(those[0], f"{_labels(those)}: {alike}.")
+
+
+def _all_zero(rows: Sequence[Row], _: Collection[str]) -> Iterator[Note]:
+    if nothing := [row for row in rows if row.metrics and not any(row.metrics.values())]:
+        text = (
+            "every metric is 0, because no predicted label is true. Methods that match words need words that texts "
+            "share, with spaces between them."
+        )
+        yield of_row(nothing[0], f"{_labels(nothing)}: {text}")
+
+
+def _trained_again(rows: Sequence[Row], _: Collection[str]) -> Iterator[Note]:
+    for state in Reproduced:
+        if some := [row for row in rows if row.reproduced is state]:
+            yield reading(f"{again_mark(some[0])} {again_text(state)}: {_labels(some)}.")
+
+
+# The notes on measured rows, in the order in which they are printed.
+ON_MEASURED: tuple[Rule, ...] = (
+    _checkpoints,
+    _trained_otherwise,
+    _once(
+        lambda row: row.status == Status.OVER_BUDGET,
+        "over_budget: exceeded the budget by more than one step; not ranked.",
+    ),
+    _hidden_seconds,
+    _clocks,
+    _once(
+        lambda row: row.facts.get("simulated_teacher"),
+        "Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track.",
+    ),
+    _redefined,
+    _older,
+    _once(
+        lambda row: row.below_popular,
+        f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular).",
+    ),
+    _each(lambda row: row.below_popular, lambda row: f"{BELOW_POPULAR} {row.label}: most likely {row.wrong}."),
+    _once(lambda row: row.idle, f"{IDLE}: a part of the method never ran."),
+    _each(lambda row: row.idle, lambda row: f"{IDLE} {row.label}: never ran: {', '.join(row.idle)}."),
+    _each(
+        lambda row: row.few_steps and not row.below_popular,
+        lambda row: f"Few steps: {row.label}: {row.few_steps}.",
+    ),
+    _alike,
+    _each(lambda row: row.unanswered, lambda row: f"{row.label}: {row.unanswered}."),
+    _all_zero,
+    _once(
+        lambda row: row.unlimited,
+        f"{UNLIMITED}: not limited by this budget: the method, or its linear solver, spends nothing that the budget "
+        "counts.",
+    ),
+    _once(lambda row: row.accepted, CHECKED),
+    _once(
+        lambda row: row.stated,
+        f"{STATED}: not recomputed: its predictions are not here, or its dataset is unknown here.",
+    ),
+    _trained_again,
+    _each(lambda row: row.problem, lambda row: f"{row.label}: {row.status}: {shorten(row.problem, 160)}"),
+)
+
+
+def notes_of(groups: Sequence[Group], surface: Surface = TERMINAL) -> tuple[Note, ...]:
+    """The notes that a reader of the groups needs, in the words of a surface."""
+    return tuple(dict.fromkeys(_notes(groups, surface))) if any(group.rows for group in groups) else ()
+
+
 def _notes(groups: Sequence[Group], surface: Surface) -> Iterator[Note]:
-    measured = [row for group in groups for row in group.rows if row.source != "published"]
+    rows = [row for group in groups for row in group.rows]
+    measured = [row for row in rows if row.source != "published"]
     columns = {name for group in groups for name in group.columns}
     sorts = " or ".join(dict.fromkeys(group.sort for group in groups))
     yield reading(
         f"Metrics are in per cent. Rows are ranked by {sorts} within each table, and equal values share a rank."
     )
-    if published := [row for group in groups for row in group.rows if row.source == "published"]:
+    if published := [row for row in rows if row.source == "published"]:
         yield from _published_notes(
             published, dict.fromkeys(name for group in groups for name in group.metrics), columns, surface
         )
-    if any(row.source == "imported" for row in measured):
+    yield from _how_to_read(measured, columns, surface)
+    for rule in ON_MEASURED:
+        yield from rule(measured, columns)
+    for group in groups:
+        yield from _on_data(group)
+    if left_out := sum(group.left_out for group in groups):
+        yield reading(f"{left_out} further rows are not shown (--top).")
+
+
+def _how_to_read(rows: Sequence[Row], columns: Container[str], surface: Surface) -> Iterator[Note]:
+    """The notes on values of measured rows: their intervals, deviations and what folds into them."""
+    if any(row.source == "imported" for row in rows):
         yield reading("Imported predictions were made elsewhere, at unknown cost, so they are ranked separately.")
-    if intervals := [row for row in measured if row.intervals]:
+    if intervals := [row for row in rows if row.intervals]:
         yield reading(
             f"{surface.interval} the interval over test queries and seeds. "
             "≈: not significantly different from the best of its column (paired, 95 %, Holm over its rows)."
@@ -149,24 +288,22 @@ def _notes(groups: Sequence[Group], surface: Surface) -> Iterator[Note]:
         if any(map(of_interval, intervals)):
             alone = "the interval and ≈ cover test queries alone, not another training run"
             yield reading(f"{ONE_SEED}: one seed, so {alone}.")
-    if any(row.std for row in measured):
+    if any(row.std for row in rows):
         yield reading("sd: standard deviation over seeds (n - 1) × number of seeds.")
-    if any(row.against for row in measured):
+    if any(row.against for row in rows):
         yield reading("against: the value minus the published one of the same method, encoder, batch size and setting.")
-    if "variants" in columns and any("variants" in row.facts for row in measured):
+    if "variants" in columns and any("variants" in row.facts for row in rows):
         yield reading(f"+N: further rows of the method (ablations, other settings); {surface.every_row} shows them.")
-    yield from _measured_notes(measured, columns)
-    for group in groups:
-        if shared := max((int(row.facts.get("shared_texts", 0)) for row in group.rows), default=0):
-            yield Note(
-                About.DATA,
-                f"{group.dataset}: {shared:,} test texts are also in the training part, where their labels are known.",
-            )
-        if alike := max((int(row.facts.get("shared_label_texts", 0)) for row in group.rows), default=0):
-            text = "labels share their text with another one; a method that reads label texts cannot tell them apart."
-            yield Note(About.DATA, f"{group.dataset}: {alike:,} {text}")
-    if left_out := sum(group.left_out for group in groups):
-        yield reading(f"{left_out} further rows are not shown (--top).")
+
+
+def _on_data(group: Group) -> Iterator[Note]:
+    """The notes on texts that a group's dataset repeats."""
+    if shared := max((int(row.facts.get("shared_texts", 0)) for row in group.rows), default=0):
+        text = "test texts are also in the training part, where their labels are known."
+        yield Note(About.DATA, f"{group.dataset}: {shared:,} {text}")
+    if alike := max((int(row.facts.get("shared_label_texts", 0)) for row in group.rows), default=0):
+        text = "labels share their text with another one; a method that reads label texts cannot tell them apart."
+        yield Note(About.DATA, f"{group.dataset}: {alike:,} {text}")
 
 
 def _published_notes(
@@ -197,70 +334,6 @@ def _published_notes(
         if differing := [f"{name} {row.disagreements[name]}" for name in metrics if name in row.disagreements]:
             name = f"{row.label} ({row.kind})" if row.kind else row.label
             yield Note(About.PAPERS, f"Papers disagree on {name}: {', '.join(differing)}.")
-
-
-def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[Note]:
-    splits = Counter(str(row.facts.get("selection_split")) for row in rows if row.metrics)
-    if set(splits) - {"none"}:
-        chosen = "; ".join(f"{name} ({number(n, 'row')})" for name, n in sorted(splits.items()))
-        yield reading(f"Checkpoints chosen on: {chosen}.")
-    for uneven in Uneven:
-        if some := [row for row in rows if uneven in row.uneven]:
-            yield of_row(some[0], f"{unevenness(uneven)}: {', '.join(row.label for row in some)}.")
-    if any(row.status == Status.OVER_BUDGET for row in rows):
-        yield reading("over_budget: exceeded the budget by more than one step; not ranked.")
-    if columns and any(row.facts.get("side_by_side") for row in rows):  # a paper's table shows no costs
-        yield reading("No seconds are shown for trials that ran side by side (`--columns side_by_side`).")
-    clocks = Counter(str(row.facts["clock"]) for row in rows if "clock" in row.facts)
-    if len(clocks) > 1 and "device_seconds" in columns:
-        walls = "are by the wall clock, the others of processors (`--columns clock`)."
-        yield reading(f"Seconds of {number(clocks['wall'], 'row')} {walls}")
-    if any(row.facts.get("simulated_teacher") for row in rows):
-        yield reading(
-            "Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track."
-        )
-    if old := [row for row in rows if row.metrics and not row.defined_as_now]:
-        versions = sorted({row.metric_version for row in old} - {METRIC_VERSION})
-        which = [f"version {', '.join(map(str, versions))}, now {METRIC_VERSION}"] if versions else []
-        if names := dict.fromkeys(name for row in old for name in row.redefined):
-            which.append(f"other code of {', '.join(names)}")
-        named = f"{', '.join(row.label for row in old)} ({'; '.join(which)})"
-        text = f"Not ranked, because of other metric definitions: {named}. `xmcbench rescore` computes them again."
-        yield Note(About.ROW, text)
-    if reasons := sorted({row.older for row in rows if row.older}):
-        text = f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again."
-        yield Note(About.ROW, text)
-    if any(row.below_popular for row in rows):
-        yield reading(f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular).")
-    yield from (
-        of_row(row, f"{BELOW_POPULAR} {row.label}: most likely {row.wrong}.") for row in rows if row.below_popular
-    )
-    if any(row.idle for row in rows):
-        yield reading(f"{IDLE}: a part of the method never ran.")
-    yield from (of_row(row, f"{IDLE} {row.label}: never ran: {', '.join(row.idle)}.") for row in rows if row.idle)
-    few = [row for row in rows if row.few_steps and not row.below_popular]
-    yield from (of_row(row, f"Few steps: {row.label}: {row.few_steps}.") for row in few)
-    for alike in dict.fromkeys(row.alike for row in rows if row.alike):
-        those = [row for row in rows if row.alike == alike]
-        yield of_row(those[0], f"{', '.join(row.label for row in those)}: {alike}.")
-    yield from (of_row(row, f"{row.label}: {row.unanswered}.") for row in rows if row.unanswered)
-    if nothing := [row for row in rows if row.metrics and not any(row.metrics.values())]:
-        text = (
-            "every metric is 0, because no predicted label is true. Methods that match words need words that texts "
-            "share, with spaces between them."
-        )
-        yield of_row(nothing[0], f"{', '.join(row.label for row in nothing)}: {text}")
-    if any(row.unlimited for row in rows):
-        work = "the method, or its linear solver, spends nothing that the budget counts"
-        yield reading(f"{UNLIMITED}: not limited by this budget: {work}.")
-    if any(row.accepted for row in rows):
-        yield reading(CHECKED)
-    if any(row.stated for row in rows):
-        yield reading(f"{STATED}: not recomputed: its predictions are not here, or its dataset is unknown here.")
-    for state in Reproduced:
-        if some := [row for row in rows if row.reproduced is state]:
-            yield reading(f"{again_mark(some[0])} {again_text(state)}: {', '.join(row.label for row in some)}.")
-    yield from (of_row(row, f"{row.label}: {row.status}: {shorten(row.problem, 160)}") for row in rows if row.problem)
 
 
 FELL, ROSE = 0.7, 1.1  # of a curve: its end to its peak, its end to the evaluation before
