@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 SHOWN = 200  # characters of a value in a message
@@ -75,3 +77,11 @@ def shown(value: Any, quote: bool = True) -> str:
         value = value[:SHOWN] + "..."
     text = repr(value) if quote else str(value)
     return text if len(text) <= 2 * SHOWN else text[:SHOWN] + "..."
+
+
+def place_of(problem: BaseException, files: Collection[Path]) -> str:
+    """File and line of the last call in one of these files that led to an exception, else of the last call."""
+    places = [(Path(frame.f_code.co_filename), line) for frame, line in walk_tb(problem.__traceback__)]
+    own = [place for place in places if place[0] in files]
+    path, line = (own or places)[-1]
+    return f"{path.name}:{line}"

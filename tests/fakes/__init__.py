@@ -54,6 +54,11 @@ def sabotage(site: Path) -> AbstractContextManager[None]:
     return _installed(site, "mine", "xmcbench_sabotage")
 
 
+def beginner(site: Path) -> AbstractContextManager[None]:
+    """The plugin with the mistakes of beginners, installed into `site` as xmcbench-mine."""
+    return _installed(site, "beginner", "xmcbench_beginner")
+
+
 def cheats(site: Path) -> AbstractContextManager[None]:
     """The plugin whose accounts and models are wrong, installed into `site` as xmcbench-mine."""
     return _installed(site, "cheats", "xmcbench_cheats")

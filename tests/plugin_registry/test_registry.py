@@ -91,7 +91,10 @@ def method(name: str = "mine", hook: str = "register_methods", thing: str = "Min
         (method().replace('info = MethodInfo("none")', ""), "Mine.info is not a MethodInfo"),
         (method(name=""), "has no name"),
         (method().replace("(register)", "(register, extra)"), "hook 'register_methods'"),
-        (method(name="fake-ok"), "method 'fake-ok' of zz-broken 1.0 is already registered by xmcbench-fakes 1.0"),
+        (
+            method(name="fake-ok"),
+            "method 'fake-ok' of zz-broken 1.0 (zz_broken.py:4) is already registered by xmcbench-fakes 1.0",
+        ),
         (method().replace("register(Mine)", "register(Mine); register(Mine)"), "already registered by zz-broken 1.0"),
         (method().replace("@hookimpl", ""), "register_methods lacks the decorator @hookimpl"),
         ("x = 1", "it registers nothing, expected a function among register_methods"),
@@ -162,7 +165,7 @@ def test_no_plugin_takes_the_name_of_a_built_in_method(site: Path, monkeypatch: 
     assert found.all("method")
     assert not hasattr(found.method("fake-ok").thing, "mine")
     assert [each.reason for each in found.broken] == [
-        "method 'fake-ok' of aa-thief 1.0 is already registered by xmcbench-fakes 1.0"
+        "method 'fake-ok' of aa-thief 1.0 (aa_thief.py:4) is already registered by xmcbench-fakes 1.0"
     ]
 
 
@@ -175,7 +178,7 @@ def test_of_two_plugins_that_register_one_name_the_second_is_refused_and_both_ar
     found = Registry()
     assert [each.origin.distribution for each in found.all("method")] == ["aa-first"]
     assert [each.reason for each in found.broken] == [
-        "method 'mine' of zz-second 2.1 is already registered by aa-first 1.0"
+        "method 'mine' of zz-second 2.1 (zz_second.py:4) is already registered by aa-first 1.0"
     ]
 
 
@@ -199,7 +202,10 @@ def test_no_plugin_takes_a_name_of_a_family(site: Path) -> None:
     plugin(site, "zz_broken", DATASET)
     found = Registry()
     assert "catalog-131k" not in {each.name for each in found.all("dataset")}
-    assert "dataset 'catalog-131k' of zz-broken 1.0 is already registered by xmcbench" in found.broken[0].reason
+    assert (
+        "dataset 'catalog-131k' of zz-broken 1.0 (zz_broken.py:5) is already registered by xmcbench"
+        in found.broken[0].reason
+    )
 
 
 @pytest.mark.usefixtures("site")

@@ -14,6 +14,7 @@ Importing a plugin should cost no framework (`FRAMEWORKS`): listings and plans i
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable
@@ -325,7 +326,8 @@ class Registry:
                 if not isinstance(name, str) or not name:
                     raise TypeError(f"{thing!r} has no name")
                 if known := self._get(kind, name):
-                    raise XMCBenchError(f"{kind} {name!r} of {origin} is already registered by {known.origin}")
+                    place = _defined(thing)
+                    raise XMCBenchError(f"{kind} {name!r} of {origin}{place} is already registered by {known.origin}")
                 module = str(getattr(plugin, "__name__", type(plugin).__module__))
                 self._things[kind][name] = Registered(name, thing, origin, module)
             except BaseException as problem:
@@ -439,6 +441,15 @@ def register(method: type[Any]) -> type[Any]:
     """
     registry().add_class(method)
     return method
+
+
+def _defined(thing: Any) -> str:
+    """File and line of a class, or of an object's class, in brackets; empty where its source is not to be had."""
+    kind = thing if isinstance(thing, type) else type(thing)
+    try:
+        return f" ({Path(inspect.getfile(kind)).name}:{inspect.getsourcelines(kind)[1]})"
+    except (OSError, TypeError):
+        return ""
 
 
 def _source_of(method: type[Any]) -> str:

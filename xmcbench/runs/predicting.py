@@ -8,6 +8,7 @@ Legend: N test queries, S sampled queries, K predicted labels.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
@@ -25,6 +26,7 @@ import numpy as np
 import scipy
 
 from xmcbench.data.dataset import Texts
+from xmcbench.errors import place_of
 from xmcbench.evaluation import InvalidPredictions, check_predictions, drop_ignored
 from xmcbench.runs.file_guard import BrokenContractError, Guard, guarded
 from xmcbench.trial.meter import Meter, metering
@@ -203,6 +205,7 @@ class FreshProcess:
 def _serve(build: Callable[[], Method], embedders: Embedders, pipe: Connection, other: Connection) -> NoReturn:
     """Answer one question in the forked process, then leave without exit handlers; `other` is its parent's end."""
     other.close()
+    method: Method | None = None
     try:
         task = json.loads(pipe.recv_bytes())
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a forked process cannot use the GPU of its parent
@@ -222,6 +225,9 @@ def _serve(build: Callable[[], Method], embedders: Embedders, pipe: Connection, 
         traceback.print_exc()
         sys.stderr.flush()
         text = " ".join(f"{type(problem).__name__}: {problem}".split())[:2000]
+        with suppress(OSError, TypeError):
+            kinds = [kind for kind in type(method).__mro__ if kind.__module__.partition(".")[0] != "xmcbench"]
+            text += f" ({place_of(problem, [Path(inspect.getfile(kind)) for kind in kinds if kind is not object])})"
         pipe.send_bytes(FAILED + text.encode(errors="replace"))
     finally:
         os._exit(0)

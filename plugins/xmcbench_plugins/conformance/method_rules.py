@@ -6,21 +6,28 @@ Legend: N queries, k predicted labels.
 from __future__ import annotations
 
 import ast
+import inspect
 import random
-from collections.abc import Iterator, Mapping
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
 
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, place_of
+from xmcbench.evaluation import InvalidPredictions
 from xmcbench.runs.file_guard import Sandbox
 from xmcbench.runs.job import variables
-from xmcbench.runs.predicting import Sample, differs
+from xmcbench.runs.predicting import Sample, ask, differs
+from xmcbench.trial.budget import Budget
 from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
@@ -28,8 +35,12 @@ from xmcbench.trial.provenance import code_files
 from xmcbench.trial.record import why_not_recordable
 from xmcbench.trial.run import Progress, TrainingLog
 from xmcbench_plugins.conformance.rules import BrokenRuleError, NotApplicableError, Subject, require, rule
+from xmcbench_plugins.conformance.smoke import MOST_LINES, Smoke, smoking
 from xmcbench_plugins.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, Fitted, K, TinyTrial
 
+LONGER = Budget(steps=40)  # long enough to learn the tiny data
+UNCHARGED_SECONDS = 1.0  # of processors, which fit may take on tiny data and charge to no stage
+LARGEST_MODEL = 500_000_000  # bytes of a model of 16 labels
 MICRO_BATCH_TOKENS = 96  # a few texts of the tiny datasets
 ODD_REMEDY = "handle empty texts and labels or queries without pairs, or return a reason from skip(card)"
 of_dual_encoders = partial(rule, section="A method that is a dual encoder")
@@ -53,8 +64,56 @@ class MethodSubject(Subject):
             raise XMCBenchError(f"method {self.thing.name!r} cannot be checked here: {reason}")
 
     @cached_property
+    def files(self) -> tuple[Path, ...]:
+        return code_files("method", self.thing.name)
+
+    @cached_property
+    def smoke(self) -> tuple[Fitted, Smoke]:
+        """The method fitted for the first time, and asked once, and what was seen of it.
+
+        Raises BrokenRuleError where it raises, naming file and line.
+        """
+        modules = [module for module in list(sys.modules.values()) if _file(module) in self.files]
+        with smoking("fit", self.files, modules) as seen, self._called("fit"):
+            fitted = self.trial.fit()
+        with smoking("predict", self.files, modules) as asked, self._called("predict"):
+            ask(fitted.method, list(fitted.dataset.test.texts), K)
+        seen.printed.update(asked.printed)
+        seen.changed += [name for name in asked.changed if name not in seen.changed]
+        return fitted, seen
+
+    @contextmanager
+    def _called(self, call: str) -> Iterator[None]:
+        """Raise BrokenRuleError for what `call` raises, with file and line."""
+        try:
+            yield
+        except BrokenRuleError:
+            raise
+        except InvalidPredictions as problem:
+            raise BrokenRuleError(f"{problem} ({self.place(call)})") from problem
+        except Exception as problem:
+            text = " ".join(f"{type(problem).__name__}: {problem}".split())
+            raise BrokenRuleError(f"{call} raises {text} ({place_of(problem, self.files)})") from problem
+
+    def place(self, call: str) -> str:
+        """File and line where the method defines `call`."""
+        function = inspect.unwrap(getattr(self.thing, call))
+        return f"{Path(inspect.getfile(function)).name}:{inspect.getsourcelines(function)[1]}"
+
+    def setting(self, place: str) -> str:
+        """File and line of the setting at a place such as `loss.margins[0]`."""
+        return _line_of_setting(self.thing.Config, re.split(r"[.\[]", place)[0])
+
+    @property
     def fitted(self) -> Fitted:
-        return self.trial.fit()
+        return self.smoke[0]
+
+    @cached_property
+    def again(self) -> tuple[Fitted, float]:
+        """The method fitted again with the same seed, and the seconds of processors that it charged to no stage."""
+        begun = process_time()
+        fitted = replace(self.trial, name="again").fit()
+        return fitted, process_time() - begun - sum(fitted.log.ledger.stage_cpu_seconds.values())
 
     def fit_on(self, dataset: str) -> Fitted:
         """The method fitted on another tiny dataset."""
@@ -70,13 +129,21 @@ class MethodSubject(Subject):
         trial = replace(self.trial, name="second process", folder=folder)
         return trial.run(PYTHONHASHSEED="12345", HOME=str(folder / "home"))
 
+    @rule(
+        "`fit(train, run)` and `predict(texts, k)` end, and raise nothing, on tiny data.",
+        "mend this line first: nothing else can be tried before",
+        first=True,
+    )
+    def it_fits_and_predicts(self) -> None:
+        _ = self.smoke
+
     @rule("`Config` is a pydantic model: frozen, unknown keys refused.", "use tuples and frozen models as fields")
     def settings_are_immutable(self) -> None:
         config = self.trial.build().config
         require(config.model_config.get("frozen"), f"{type(config).__name__} is not frozen")
         require(config.model_config.get("extra") == "forbid", f"{type(config).__name__} accepts unknown keys")
         for place, kind in _mutable_parts(config, ""):
-            raise BrokenRuleError(f"the setting {place} is a {kind}, which can be changed")
+            raise BrokenRuleError(f"the setting {place} is a {kind}, which can be changed ({self.setting(place)})")
 
     @rule(
         "`Config` is a pydantic model: frozen, unknown keys refused.",
@@ -91,10 +158,16 @@ class MethodSubject(Subject):
         "`predict(texts, k)` returns `[N, k]` label ids and scores, best first, equal scores by ascending label, no "
         "label twice; -1 and -inf pad a row that has fewer.",
         "rank the scores with xmcbench.evaluation.rank",
+        first=True,
     )
     def predictions_are_ranked(self) -> None:
-        for k in (1, K, NUM_LABELS):
-            self.fitted.predict(k)
+        for k in (K, 1, NUM_LABELS):
+            with self._called("predict"):
+                found = self.fitted.predict(k)
+            for name, array, kind in (("indices", found.indices, np.int32), ("scores", found.scores, np.float32)):
+                wanted = np.dtype(kind).name
+                wrong = f"{name} are {array.dtype}, expected {wanted}: .astype(np.{wanted}) ({self.place('predict')})"
+                require(array.dtype == kind, f"predict({k=}) returned {wrong}")
 
     @rule("`fit` leaves `self.config` as it is.", "copy what fit has to change")
     def fit_leaves_the_settings(self) -> None:
@@ -145,10 +218,50 @@ class MethodSubject(Subject):
         require(not problem, problem)
 
     @rule(
-        "What a trial's result depends on is in its settings.", "make it a field of Config, which is in the trial's key"
+        "Seconds of `fit` are charged by stage.",
+        "open `with run.ledger.stage(...)` around the work, charge what it computes, or put flops into not_counted",
+        warns=True,
+    )
+    def seconds_are_charged(self) -> None:
+        fitted, uncharged = self.again
+        charged = sum(fitted.log.ledger.stage_cpu_seconds.values())
+        much = uncharged > max(UNCHARGED_SECONDS, charged)
+        found = f"fit computed {uncharged:.1f} seconds in no stage, and charged {charged:.1f} ({self.place('fit')})"
+        require(not much, f"{found}: a trial charges them to prepare, and nobody counts operations of numpy")
+
+    @rule("A method learns.", "give it more steps, another learning rate, or the labels' texts", warns=True)
+    def it_beats_the_most_frequent_labels(self) -> None:
+        fitted = replace(self.trial, name="longer", budget=LONGER).fit()
+        train = fitted.dataset.train
+        found = ask(fitted.method, list(train.texts), 1).indices[:, 0]
+        popular = np.full_like(found, np.argmax(train.targets.sum(axis=0)))
+        hits = [float(train.targets[np.arange(len(found)), own].mean()) for own in (found, popular)]
+        texts = f"its best label is right for {hits[0]:.0%} of training queries, the most frequent for {hits[1]:.0%}"
+        steps = f"after {fitted.log.ledger.steps} steps" if fitted.log.ledger.steps else "and it counted no step"
+        require(hits[0] > hits[1], f"{texts}, {steps} ({self.place('fit')})")
+
+    @rule("Progress goes to `run.report`, not to standard output.", "report with run.report(Progress(...)), log rarely")
+    def little_is_printed(self) -> None:
+        printed = self.smoke[1].printed
+        if printed.total() > MOST_LINES:
+            ((place, lines),) = printed.most_common(1)
+            raise BrokenRuleError(f"fit and predict printed {lines:,} lines on tiny data ({place})")
+
+    @rule(
+        'Randomness comes from `run.rng("purpose")` or `run.seed`. Nothing global.',
+        "keep what is learnt in self, and what trials may share in run.cache",
+        warns=True,
+    )
+    def no_global_changes(self) -> None:
+        changed = self.smoke[1].changed
+        require(not changed, f"fit or predict changed {', '.join(changed[:3])}: other trials of the process see it")
+
+    @rule(
+        "What a trial's result depends on is in its settings.",
+        'make it a field of Config, which is in the trial\'s key; a key of a service is run.secret("NAME")',
     )
     def no_setting_is_read_from_the_environment(self) -> None:
-        for path in code_files("method", self.thing.name):
+        for path in self.files:
             for node in ast.walk(ast.parse(path.read_bytes())):
                 require(not _reads_environment(node), f"{path.name}:{getattr(node, 'lineno', 0)} reads os.environ")
 
@@ -169,20 +282,26 @@ class MethodSubject(Subject):
             alone = Sample([texts[row]], Predictions(found.indices[[row]], found.scores[[row]]))
             alone.check_order(fitted.method)
 
-    @rule('Randomness comes from `run.rng("purpose")` or `run.seed`. Nothing global.', "use run.rng in place of it")
+    @rule(
+        'Randomness comes from `run.rng("purpose")` or `run.seed`. Nothing global.',
+        'draw from run.rng("purpose") in place of it',
+    )
     def no_global_generator_is_used(self) -> None:
         np.random.seed(1)  # noqa: NPY002
         random.seed(1)
         before = random.getstate(), repr(np.random.get_state(legacy=False))  # noqa: NPY002
-        again = replace(self.trial, name="again").fit()
+        again, _ = self.again
         after = random.getstate(), repr(np.random.get_state(legacy=False))  # noqa: NPY002
-        require(before[0] == after[0], "fit draws from the module random")
-        require(before[1] == after[1], "fit draws from numpy.random")
-        require_same(self.fitted.predict(), again.predict(), "the first training", "the second with the same seed")
+        draws = f"fit draws from {{}}{_named(self.files, _is_global_draw)}"
+        require(before[0] == after[0], draws.format("the module random"))
+        require(before[1] == after[1], draws.format("numpy.random"))
+        names = "the first training", f"the second with the same seed{_named(self.files, _has_no_seed)}"
+        require_same(self.fitted.predict(), again.predict(), *names)
 
     @rule(
         "One seed gives one result, also in another process.",
-        "iterate over sorted(...) in place of a set, and use no time, address or hash()",
+        "iterate over sorted(...) in place of a set, draw from run.rng, and use no time, address or hash()",
+        after=("no-global-generator-is-used", "the-model-is-saved-without-pickle"),
     )
     def another_process_trains_the_same(self) -> None:
         require_same(self.fitted.predict(NUM_LABELS), self.elsewhere, "this process", "another process")
@@ -190,6 +309,7 @@ class MethodSubject(Subject):
     @rule(
         "One seed gives one result, also in another process.",
         "keep in run.cache, and nowhere else, only what does not depend on the seed",
+        after=("no-global-generator-is-used",),
     )
     def seeds_share_nothing(self) -> None:
         other = replace(self.trial, name="other seed", seed=1)
@@ -197,7 +317,12 @@ class MethodSubject(Subject):
         after = other.fit()
         with variables(HOME=str(elsewhere.folder)):
             alone = elsewhere.fit()
-        require_same(after.predict(), alone.predict(), "a seed after another", "the seed alone")
+        changed = self.smoke[1].changed
+        name = f"the seed alone; fit changed {changed[0]}" if changed else "the seed alone"
+        require_same(after.predict(), alone.predict(), "a seed after another", name)
+        if changed:  # a process that has not fitted before tells whether it matters
+            fresh = replace(elsewhere, name="fresh").run(HOME=str(elsewhere.folder))
+            require_same(after.predict(NUM_LABELS), fresh, "a seed after another", name)
 
     @rule(
         "`save` and `load` use JSON, npz or safetensors, never pickle.", "write arrays with numpy.savez or safetensors"
@@ -205,14 +330,24 @@ class MethodSubject(Subject):
     def the_model_is_saved_without_pickle(self) -> None:
         folder = self.folder / "model"
         folder.mkdir()
-        self.fitted.method.save(folder)
-        for path in filter(Path.is_file, sorted(folder.rglob("*"))):
+        with self._called("save"):
+            self.fitted.method.save(folder)
+        paths = [*filter(Path.is_file, sorted(folder.rglob("*")))]
+        if (total := sum(path.stat().st_size for path in paths)) > LARGEST_MODEL:
+            largest = max(paths, key=lambda path: path.stat().st_size)
+            size = f"{largest.name} has {largest.stat().st_size / 1e9:.1f} of {total / 1e9:.1f} GB"
+            raise BrokenRuleError(f"{size}, for {NUM_LABELS} labels and few texts ({self.place('save')})")
+        for path in paths:
             with path.open("rb") as file:
                 start = file.read(4096)
             pickled = (start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05") or b"data.pkl" in start
-            require(not pickled, f"{path.name} holds a pickle")
+            require(not pickled, f"{path.name} holds a pickle ({self.place('save')})")
 
-    @rule("`load` restores what `save` wrote.", "save everything that predict reads, and read it all in load")
+    @rule(
+        "`load` restores what `save` wrote.",
+        "save everything that predict reads, and read it all in load",
+        after=("no-global-generator-is-used", "the-model-is-saved-without-pickle"),
+    )
     def the_loaded_model_predicts_the_same(self) -> None:
         try:
             _ = self.elsewhere  # its trial asks the saved model again, moved to another folder, in a process of its own
@@ -223,6 +358,7 @@ class MethodSubject(Subject):
     @rule(
         "What it writes to `run.checkpoint` is there again when a killed trial is resumed.",
         "write whole files with xmcbench.files.atomic_write, restore all state from them, or start again from nothing",
+        after=("no-global-generator-is-used",),
     )
     def a_resumed_training_equals_an_unbroken_one(self) -> None:
         trial = replace(self.trial, name="resumed")
@@ -251,11 +387,15 @@ class MethodSubject(Subject):
         with Sandbox(trial.job(), own_thread=False).closed("fit or predict"):
             trial.fit().method.predict(["a query"], 1)
 
-    @rule("Queries and labels may lack pairs; texts may be empty, equal, long, or of any script.", ODD_REMEDY)
+    @rule(
+        "Queries and labels may lack pairs; texts may be empty, equal, long, or of any script.",
+        ODD_REMEDY,
+        after=("seeds-share-nothing",),
+    )
     def odd_texts_are_handled(self) -> None:
         self.fit_on(ODD).predict()
 
-    @rule("A dataset may have a single label.", ODD_REMEDY)
+    @rule("A dataset may have a single label.", ODD_REMEDY, after=("seeds-share-nothing",))
     def a_single_label_is_handled(self) -> None:
         self.fit_on(ONE_LABEL).predict()
 
@@ -274,6 +414,7 @@ class MethodSubject(Subject):
     @of_dual_encoders(
         "The size of micro-batches changes results only by rounding.",
         "make `loss` a function of the batch's embeddings alone, with the gradients of the whole batch",
+        after=("no-global-generator-is-used",),
     )
     def micro_batches_change_nothing(self) -> None:
         whole = self._without_dropout("whole").fit()
@@ -283,6 +424,7 @@ class MethodSubject(Subject):
     @of_dual_encoders(
         "Two workers train what one worker trains, up to rounding.",
         "see each of `self.shard.label_ids` as this worker's labels only, or set many_workers = False",
+        after=("no-global-generator-is-used", "another-process-trains-the-same"),
     )
     def two_workers_change_nothing(self) -> None:
         if not self.thing.many_workers:
@@ -306,11 +448,54 @@ def _mutable_parts(value: Any, place: str) -> Iterator[tuple[str, str]]:
             yield from _mutable_parts(part, f"{place}[{number}]")
 
 
+def _file(module: Any) -> Path | None:
+    return Path(found) if (found := getattr(module, "__file__", None)) else None
+
+
+def _named(files: Iterable[Path], found: Callable[[ast.AST], bool]) -> str:
+    """The first place in the plugin's files where a node of the code is one that is meant, as "; x.py:3 may be why"."""
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if found(node):
+                return f"; {path.name}:{getattr(node, 'lineno', 0)} may be why"
+    return ""
+
+
+def _has_no_seed(node: ast.AST) -> bool:
+    """Whether a node makes a generator without a seed, or asks for the time."""
+    if not isinstance(node, ast.Call):
+        return False
+    name = ast.unparse(node.func).rpartition(".")[2]
+    bare = not node.args and not node.keywords
+    return name in ("uuid4", "urandom") or (
+        bare and name in ("default_rng", "Random", "RandomState", "time", "time_ns")
+    )
+
+
+def _is_global_draw(node: ast.AST) -> bool:
+    """Whether a node calls a function of a global generator, as `np.random.rand` or `random.shuffle`."""
+    if not isinstance(node, ast.Call):
+        return False
+    module, _, name = ast.unparse(node.func).rpartition(".")
+    return module in ("np.random", "numpy.random", "random") and name[:1].islower() and name != "default_rng"
+
+
 def _reads_environment(node: ast.AST) -> bool:
     """Whether a node of Python code is `os.getenv`, `os.environ.get` or a value of `os.environ`."""
     if isinstance(node, ast.Subscript):
         return isinstance(node.ctx, ast.Load) and ast.unparse(node.value) == "os.environ"
     return isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.getenv", "os.environ.get", "os.environ.items")
+
+
+def _line_of_setting(kind: type[BaseModel], name: str) -> str:
+    """File and line of a field of a model; empty where its source is not to be had."""
+    for owner in kind.__mro__:
+        if name in vars(owner).get("__annotations__", {}):
+            with suppress(OSError, TypeError):
+                lines, start = inspect.getsourcelines(owner)
+                own = next((n for n, line in enumerate(lines) if line.strip().startswith((f"{name}:", f"{name} :"))), 0)
+                return f"{Path(inspect.getfile(owner)).name}:{start + own}"
+    return ""
 
 
 def require_same(first: Predictions, second: Predictions, one: str, other: str) -> None:

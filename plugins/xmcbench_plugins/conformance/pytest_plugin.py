@@ -5,6 +5,7 @@ With it `pytest --xmcbench-method=my-method` adds a test for each rule.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -60,8 +61,10 @@ class RuleItem(pytest.Item):
         from xmcbench_plugins.conformance.rules import outcome
 
         result = outcome(self._rule, self._subject())
-        if result.found is not None:
+        if result.broken:
             pytest.fail(result.explanation, pytrace=False)
+        if result.found is not None:
+            warnings.warn(result.explanation, stacklevel=1)
         if result.skipped:
             pytest.skip(result.skipped)
 

@@ -5,20 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import re
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from traceback import walk_tb
 from typing import Any, ClassVar
 
 from xmcbench.data.prepared import find_source
-from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.errors import UnknownNameError, XMCBenchError, place_of
 from xmcbench.evaluation import InvalidPredictions
 from xmcbench.files.yaml_lines import parse_value
+from xmcbench.plugins.hookspecs import GROUP
 from xmcbench.plugins.registry import registry
 
 PAGE = "docs/writing-a-plugin.md"
@@ -47,6 +50,9 @@ class Rule:
     sentence: str
     remedy: str
     section: str = ""  # the heading of `PAGE` under which the rule is written; empty: the subject's
+    after: tuple[str, ...] = ()  # rules without which this one says nothing: it is not tried where one is broken
+    first: bool = False  # a broken rule is the cause of all that is found later: no other is tried
+    warns: bool = False  # what it finds may be meant: it is told, and breaks nothing
 
     @property
     def name(self) -> str:
@@ -61,19 +67,44 @@ class Result:
     rule: Rule
     found: str | None = None
     skipped: str = ""  # why the check was not made
+    remedy: str = ""  # of what was found, where it is another than the rule's
+    not_tried: int = 0  # rules that are not tried for what was found
+
+    @property
+    def broken(self) -> bool:
+        """Whether what was found breaks the rule."""
+        return self.found is not None and not self.rule.warns
 
     @property
     def explanation(self) -> str:
         """Which sentence is broken, what was found, where the sentence is written, and how to mend it; four lines."""
+        others = f"; {self.not_tried} rules were not tried" if self.not_tried else ""
         return (
-            f"found: {self.found}\nrule: {self.rule.sentence}\n"
-            f'written: {PAGE}, section "{self.rule.section}"\nmend: {self.rule.remedy}'
+            f"found: {self.found}{others}\nrule: {self.rule.sentence}\n"
+            f'written: {PAGE}, section "{self.rule.section}"\nmend: {self.remedy or self.rule.remedy}'
         )
 
 
-def rule(sentence: str, remedy: str, section: str = "") -> Callable[[Callable[[Any], None]], Rule]:
-    """Decorate a method of a `Subject`, a check, to make it a rule."""
-    return partial(Rule, sentence=sentence, remedy=remedy, section=section)
+def rule(sentence: str, remedy: str, section: str = "", **more: Any) -> Callable[[Callable[[Any], None]], Rule]:
+    """Decorate a method of a `Subject`, a check, to make it a rule; `more` are fields of `Rule`."""
+    return partial(Rule, sentence=sentence, remedy=remedy, section=section, **more)
+
+
+# What exceptions say, and how to mend the cause, where that is not what the broken rule is about.
+REMEDIES = (
+    (r"kth\(=\d+\) out of bounds", "k may be as large as the number of labels: rank with xmcbench.evaluation.rank, or "
+     "call argpartition only for a smaller k"),
+    (r"of [\d.]+ GB", "save what predict needs: no training texts, no state of an optimiser"),
+    (r"pickle|allow_pickle", "write arrays of numbers with numpy.savez or safetensors, and everything else as JSON"),
+    (r"not JSON serializable", "write numbers and texts as JSON: int(...), float(...) or .tolist() of what numpy made"),
+    (r"no attribute '(train|targets|texts)'", "a loaded model has no training data: save what predict needs"),
+    (r"No module named", "install the package, name it in pyproject.toml, and name its module in late_imports"),
+)  # fmt: skip
+
+
+def remedy_of(found: str) -> str:
+    """How to mend what an exception says; empty where nobody knows."""
+    return next((remedy for pattern, remedy in REMEDIES if re.search(pattern, found)), "")
 
 
 @dataclass
@@ -90,6 +121,11 @@ class Subject:
     data: Path
     section: ClassVar[str]  # the heading of `PAGE` under which the rules are written
 
+    @property
+    def files(self) -> Collection[Path]:
+        """The files of the plugin's code."""
+        return ()
+
 
 def outcome(rule: Rule, subject: Subject) -> Result:
     """Check one rule. Whatever the plugin raises breaks the rule."""
@@ -98,12 +134,26 @@ def outcome(rule: Rule, subject: Subject) -> Result:
     except NotApplicableError as reason:
         return Result(rule, skipped=str(reason))
     except (BrokenRuleError, InvalidPredictions) as problem:
-        return Result(rule, found=str(problem))
+        return Result(rule, found=str(problem), remedy=remedy_of(str(problem)))
     except Exception as problem:
-        *_, (frame, line) = walk_tb(problem.__traceback__)
-        place = f"{frame.f_code.co_filename.rpartition('/')[2]}:{line}"
-        return Result(rule, found=f"{type(problem).__name__}: {problem} ({place})")
+        text = " ".join(f"{type(problem).__name__}: {problem}".split())
+        return Result(rule, found=f"{text} ({place_of(problem, subject.files)})", remedy=remedy_of(text))
     return Result(rule)
+
+
+def outcomes(rules: Sequence[Rule], subject: Subject) -> Iterator[Result]:
+    """Check rules in their order. What follows from a broken one is not tried: the first cause is told, and once."""
+    broken: set[str] = set()
+    for number, rule in enumerate(rules, 1):
+        if causes := sorted(broken.intersection(rule.after)):
+            yield Result(rule, skipped=f"not tried, as {causes[0]} is broken")
+            continue
+        result = outcome(rule, subject)
+        broken |= {rule.name} if result.broken else set()
+        if rule.first and result.broken:
+            yield replace(result, not_tried=len(rules) - number)
+            return
+        yield result
 
 
 def find_kind(name: str) -> str:
@@ -114,7 +164,24 @@ def find_kind(name: str) -> str:
         except UnknownNameError:
             continue
         return kind
-    raise UnknownNameError("plugin", name, [known.name for kind in KINDS for known in registry().all(kind)])
+    unknown = UnknownNameError("plugin", name, [known.name for kind in KINDS for known in registry().all(kind)])
+    reasons = [f"; {broken.name} of {broken.distribution} is broken: {broken.reason}" for broken in registry().broken]
+    reasons += [f"; {folder} is not installed: pip install -e {folder}" for folder in not_installed(Path.cwd())]
+    raise XMCBenchError(f"{unknown}{''.join(reasons)}") if reasons else unknown
+
+
+def not_installed(folder: Path) -> list[str]:
+    """`folder` and those in it that hold the package of a plugin which is not installed."""
+    found = []
+    for path in (folder / "pyproject.toml", *sorted(folder.glob("*/pyproject.toml"))):
+        with suppress(OSError, ValueError):
+            project = tomllib.loads(path.read_text(encoding="utf-8")).get("project", {})
+            if any(group.partition(".")[0] == GROUP for group in project.get("entry-points", {})):
+                try:
+                    distribution(project["name"])
+                except PackageNotFoundError:
+                    found.append(path.parent)
+    return ["." if path == folder else f"./{path.name}" for path in found]
 
 
 def _home(kind: str) -> type[Subject]:
@@ -154,7 +221,7 @@ def checks(
             raise UnknownNameError("rule", rule, known, "--rule")
     with TemporaryDirectory(prefix="xmcbench-check-") as folder:
         subject = make_subject(kind, name, settings, Path(folder), data)
-        yield (outcome(known[rule], subject) for rule in rules or known)
+        yield outcomes([known[rule] for rule in rules or known], subject)
 
 
 def read_settings(sets: list[str]) -> dict[str, Any]:

@@ -112,6 +112,7 @@ class TinyTrial:
     dataset_name: str
     seed: int = 0
     name: str = "first"  # of its store
+    budget: Budget = BUDGET
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -140,12 +141,12 @@ class TinyTrial:
             method=self.method,
             distribution=registered.origin.distribution,
             version=registered.origin.version,
-            versions=code_versions(registered.thing, config, BUDGET),
+            versions=code_versions(registered.thing, config, self.budget),
             config=config.model_dump(mode="json"),
             dataset=self.dataset_name,
             dataset_hash=self.dataset.card.content_hash,
             seed=self.seed,
-            budget=BUDGET,
+            budget=self.budget,
         )
         places = {name: self.folder / name for name in ("data", "cache")}
         return Job(trial=trial, suite="check", metrics=["P@1"], store=self.folder / "stores" / self.name, **places)
@@ -171,7 +172,7 @@ class TinyTrial:
     def fit(
         self, report: Callable[[Progress], None] = lambda _: None, log: TrainingLog | None = None, **fields: Any
     ) -> Fitted:
-        """The method fitted within `BUDGET`; `log` receives what it charges, `fields` are further ones of its `Run`."""
+        """The method fitted within the budget; `log` receives what it charges, `fields` are of its `Run`."""
         method, train = self.build(), self.dataset.training_data()
         attempt = Attempt(self.job(), log=log or TrainingLog())
         with training_run(attempt, train, np.arange(len(train.texts)), report=report, **fields) as run:

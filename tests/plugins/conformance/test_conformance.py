@@ -49,7 +49,7 @@ def broken_rules(kind: str, name: str, folder: Path, settings: Mapping[str, Any]
     """The rules that a plugin breaks, with what was found."""
     subject = make_subject(kind, name, settings or {}, folder, folder / "data")
     results = [outcome(rule, subject) for rule in rules_of(kind)]
-    return {result.rule.name: result.explanation for result in results if result.found is not None}
+    return {result.rule.name: result.explanation for result in results if result.broken}
 
 
 @pytest.mark.parametrize(("kind", "name"), CHEAP)
@@ -197,8 +197,8 @@ def test_one_rule_is_checked_alone(capsys: pytest.CaptureFixture[str]) -> None:
 def test_wrong_names_and_settings_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'tuples'"):
         find_kind("tupels")
-    with pytest.raises(XMCBenchError, match="method 'fake-asker': setting teacher: Field required"):
-        make_subject("method", "fake-asker", {}, tmp_path, tmp_path)
+    with pytest.raises(XMCBenchError, match="method 'fake-asker': setting rounds: Input should be a valid integer"):
+        make_subject("method", "fake-asker", {"rounds": "many"}, tmp_path, tmp_path)
     assert read_settings(["a.b=[1, 2]", "c=x"]) == {"a": {"b": [1, 2]}, "c": "x"}
 
 
