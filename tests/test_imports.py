@@ -98,6 +98,11 @@ def test_a_method_that_is_named_after_its_plugin_imports_no_other_plugin() -> No
     assert {plugin_package(name) for name in found if name.startswith(f"{FIRST_PARTY}.")} == {f"{FIRST_PARTY}.tfidf"}
 
 
+def test_a_command_of_a_plugin_imports_no_other_plugin() -> None:
+    found = modules_after("from xmcbench.cli import add_commands_of_plugins; add_commands_of_plugins('tune')")
+    assert {plugin_package(name) for name in found if name.startswith(f"{FIRST_PARTY}.")} == {f"{FIRST_PARTY}.choosing"}
+
+
 def test_every_public_name_of_methods_costs_no_framework() -> None:
     """What a declaration needs: base classes, settings, losses and samplers by name."""
     names = "DualEncoder, EmbeddingMethod, encoders, losses, sampling, search, tables, teachers"
