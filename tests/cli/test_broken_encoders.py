@@ -33,5 +33,10 @@ def test_a_broken_folder_ends_the_run_before_its_plan(
     assert (code, output) == (2, "")
     assert f"encoder {str(folder)!r}: 16 of its weights are not in its files, first 'encoder.layer.2." in errors
     assert "--allow" in errors
+    (folder / "config.json").rename(folder / "kept.json")
+    code, output, errors = told(capsys, "run", path, *bench.places, "--dry-run")
+    assert (code, output) == (2, "")
+    assert f"encoder {str(folder)!r} cannot be loaded: found no config.json in the folder" in errors
+    (folder / "kept.json").rename(folder / "config.json")
     code, output, _ = told(capsys, "run", path, *bench.places, "--dry-run", "--allow")
     assert (code, "own" in output) == (0, True)

@@ -109,7 +109,14 @@ def test_the_newest_code_is_shown_and_the_other_marked_and_counted() -> None:
 
 def test_records_of_an_older_form_stay_in_one_row_and_never_meet_newer_ones() -> None:
     old = [coded(digest * 64, None, seed=seed, ended="2026-11-27") for seed, digest in enumerate("ab")]
-    assert [row.seeds for row in leaderboard(old).groups[0].rows] == [(0, 1)]
+    assert [(row.seeds, row.codes) for row in leaderboard(old).groups[0].rows] == [((0, 1), 2)]
+    assert [
+        row.codes for row in leaderboard([coded("a" * 64, None, seed=seed) for seed in range(2)]).groups[0].rows
+    ] == [0]
+    shown = surfaces(leaderboard(old), old)
+    assert "dexml§" in shown["table"]
+    for where in ("table", "latex"):
+        assert "its 2 trials noted 2 digests" in " ".join(shown[where].split()), where
     rows = leaderboard([*old, coded("a" * 64, seed=2, ended="2026-11-28")]).groups[0].rows
     assert {row.seeds: row.older for row in rows} == {
         (0, 1): "code in an older form of 2 trials, now code aaaaaaaa",

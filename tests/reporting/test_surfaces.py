@@ -65,6 +65,13 @@ def older() -> list[Record]:
     return [subject(versions={"method": 1}), record("newer", 0.3, method=SUBJECT, versions={"method": 2})]
 
 
+def several_codes() -> list[Record]:
+    return [
+        subject(seed=seed, provenance={"plugin": {"digest": digest * 64, "git": {}}})
+        for seed, digest in enumerate("ab")
+    ]
+
+
 def popular() -> list[Record]:
     return [subject(), record("often", 0.6, method="popular", config={"often": 1})]
 
@@ -74,6 +81,7 @@ STATES = {
     "unlimited": State(
         lambda: [subject(spent={**LEDGER, "steps": 0})], lambda row: row.unlimited, "◇", "", "unlimited", "unlimited"
     ),
+    "several codes": State(several_codes, lambda row: row.codes == 2, "§", "", "codes", "codes"),
     "older": State(older, lambda row: bool(row.older), "‡", "", "older", "older"),
     "below popular": State(popular, lambda row: row.below_popular, "↓", "", "below_popular", "below_popular"),
     "not recomputed": State(lambda: [subject()], lambda row: row.stated, "□", "", "stated", "stated"),

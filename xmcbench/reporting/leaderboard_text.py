@@ -270,6 +270,7 @@ def _values(group: Group, row: Row, metrics: Sequence[str], facts: Sequence[str]
         "against_source": row.against_source,
         "claims": "; ".join(f"{claim.id}: {own}" for claim in row.claims for own in claim.regimes),
         "older": row.older,
+        "codes": row.codes or None,
         "redefined": " ".join(row.redefined),
         "below_popular": row.below_popular or None,
         "never_ran": "; ".join(row.idle),

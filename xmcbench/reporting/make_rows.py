@@ -27,7 +27,7 @@ from xmcbench.reporting.rows import Row, grouped, share_spent
 from xmcbench.reporting.text_table import Value, folded
 from xmcbench.reporting.words import chosen_on
 from xmcbench.suite.tables import COLUMNS
-from xmcbench.trial.alike import by_result, code_name, redefined, superseded
+from xmcbench.trial.alike import by_result, code_name, redefined, several_codes, superseded
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.facts import why_ended
 from xmcbench.trial.provenance import evaluator_digests
@@ -120,6 +120,7 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         held_out=first.trial.selection.queries if first.trial.selection else 0,
         evaluations=len(first.curve),
         older=older,
+        codes=several_codes(records),
         idle=idle_parts(first),
         few_steps=few_steps(first),
         alike=alike_texts(first),

@@ -23,6 +23,7 @@ TIE = "≈"  # after a value: not significantly different from the best of its c
 ONE_SEED = "¹"  # after an interval: it is over test queries alone
 MISPRINT = "†"  # after a value: the paper misprints it
 OLDER = "‡"  # after a name: a result of older code
+CODES = "§"  # after a name: its trials may have been trained by several codes
 BELOW_POPULAR = "↓"  # after a name: trained, yet not better than the most frequent labels
 POPULAR = "popular"  # the method that predicts those: a trained method should be better
 UNLIMITED = "◇"  # after a name: it, or its linear solver, spends nothing that the budget limits
@@ -44,6 +45,7 @@ MEANINGS = {
     ONE_SEED: "one seed",
     MISPRINT: "misprint",
     OLDER: "older code",
+    CODES: "perhaps of several codes",
     BELOW_POPULAR: "not better than the most frequent labels",
     UNLIMITED: "no budget limits it",
     STATED: "not recomputed",
@@ -86,7 +88,12 @@ def is_below_popular(row: Row, others: Iterable[Row], metric: str) -> bool:
 
 def of_name(row: Row) -> str:
     """The marks after the row's name."""
-    marks = OLDER * bool(row.older) + BELOW_POPULAR * row.below_popular + UNLIMITED * row.unlimited
+    marks = (
+        OLDER * bool(row.older)
+        + CODES * bool(row.codes)
+        + BELOW_POPULAR * row.below_popular
+        + UNLIMITED * row.unlimited
+    )
     return marks + STATED * row.stated + again_mark(row) + IDLE * bool(row.idle) + of_claims(row.claims)
 
 
@@ -221,6 +228,13 @@ ON_MEASURED: tuple[Rule, ...] = (
     ),
     _redefined,
     _older,
+    _each(
+        lambda row: row.codes,
+        lambda row: (
+            f"{CODES} {row.label}: its {number(len(row.keys), 'trial')} noted {row.codes} digests of the method's code "
+            "in an older form, which comments changed too: whether one code trained all of them is not known."
+        ),
+    ),
     _once(
         lambda row: row.below_popular,
         f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular).",

@@ -93,6 +93,7 @@ class Row:
     evaluations: int = 0  # measured: on these, along its training
     uneven: tuple[Uneven, ...] = ()  # measured: how it was trained otherwise than others in its table
     older: str = ""  # measured: why it is a result of older code; empty if it is not
+    codes: int = 0  # measured: how many digests of an older form its trials have, if more than one
     redefined: tuple[str, ...] = ()  # measured: metrics that other rows have by other code of an evaluator
     below_popular: bool = False  # measured: trained, yet not better than the most frequent labels
     idle: tuple[str, ...] = ()  # measured: parts of the method that never ran

@@ -51,6 +51,15 @@ def _difference(group: Sequence[Record], newest: Sequence[Record]) -> str:
     return f"other test targets, of {count}" if own.truth_hash != new.truth_hash else ""
 
 
+def several_codes(records: Iterable[Record]) -> int:
+    """How many digests of an older form records of one row have; 0 where all have the same, or the form of today.
+
+    That form told comments apart too, so that several digests need not be several codes, and nothing tells which are.
+    """
+    older = {record.code_digest for record in records if not record.code}
+    return len(older) if len(older) > 1 else 0
+
+
 def code_name(record: Record) -> str:
     """The record's code in a few letters."""
     return f"code {record.code[:8]}" if record.code else "code in an older form"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from xmcbench.errors import XMCBenchError, check_extra, suggest
-from xmcbench.files.pretrained import HUB, place_of
+from xmcbench.files.pretrained import HUB, UnfitModelError, place_of
 from xmcbench.trial.record_fields import Frozen
 
 Precision = Literal["float32", "bf16"]
@@ -155,7 +155,7 @@ class EncoderConfig(Frozen):
             raise XMCBenchError(f"encoder {self.name!r} has {found} layers, found layers: {self.layers}")
 
     def check_files(self) -> None:
-        """Raises XMCBenchError if the encoder's package or folder is missing, or its folder is plainly no encoder.
+        """Raises XMCBenchError if the encoder's package is missing, UnfitModelError if its folder is, or is no encoder.
 
         Reads no weights, and looks up no name of the hub.
         """
@@ -176,12 +176,12 @@ class EncoderConfig(Frozen):
         if not settings.exists():
             if (folder / MODULES).exists():
                 return  # an older sentence-transformers has its transformer in a folder of this one
-            raise XMCBenchError(f"encoder {self.name!r} cannot be loaded: found no {SETTINGS} in the folder")
+            raise UnfitModelError(f"encoder {self.name!r} cannot be loaded: found no {SETTINGS} in the folder")
         try:
             found = json.loads(settings.read_text(encoding="utf-8"))
             layers = next((found[name] for name in NUMBER_OF_LAYERS if name in found), None)
         except (OSError, ValueError, TypeError) as problem:
-            raise XMCBenchError(f"encoder {self.name!r} cannot be loaded: {SETTINGS}: {problem}") from None
+            raise UnfitModelError(f"encoder {self.name!r} cannot be loaded: {SETTINGS}: {problem}") from None
         self.check_layers(layers)
 
 
@@ -193,7 +193,7 @@ def minilm_path() -> str:
 def check_word_file(file: Path) -> None:
     """Raises XMCBenchError unless this file of a table of words is there."""
     if not file.is_file():
-        raise XMCBenchError(f"{file.parent}: no words of a static encoder: found no {file.name}")
+        raise UnfitModelError(f"{file.parent}: no words of a static encoder: found no {file.name}")
 
 
 def words_folder(name: str) -> Path:

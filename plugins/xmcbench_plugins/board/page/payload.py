@@ -205,6 +205,7 @@ class _Group:
             "intervals": _without_end([[round(1000 * end) for end in row.intervals.get(name, ())] for name in columns]),
             "misprints": row.misprints,
             "older": row.older,
+            "codes": row.codes,
             "unlimited": row.unlimited,
             "stated": row.stated,
             "reproduced": row.reproduced and [again_mark(row), again_text(row.reproduced)],
