@@ -58,6 +58,22 @@ def upload(array: np.ndarray | Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if pins else tensor.to(device)
 
 
+@contextmanager
+def tensor_float32(allowed: bool) -> Iterator[None]:
+    """Where `allowed`, a GPU's products of float32 matrices read their factors as TF32, with ten bits of the fraction,
+    in the block: several times as fast. A CPU computes as it always does.
+    """
+    import torch
+
+    products = torch.backends.cuda.matmul
+    before = products.fp32_precision
+    products.fp32_precision = "tf32" if allowed else "ieee"
+    try:
+        yield
+    finally:
+        products.fp32_precision = before
+
+
 def synchronise() -> None:
     """Wait until the default device has computed all that it was given. On a CPU this returns at once."""
     import torch

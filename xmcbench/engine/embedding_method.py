@@ -16,7 +16,7 @@ from pydantic import Field
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.extent import Extent
-from xmcbench.engine.device import default_device, device_peak_memory, seed_random
+from xmcbench.engine.device import default_device, device_peak_memory, seed_random, tensor_float32
 from xmcbench.engine.dual_encoder import DualEncoder, all_embeddings
 from xmcbench.engine.flops import by_formula, counting
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
@@ -334,7 +334,8 @@ class Training:
         place = f"step {ledger.steps}, epoch {self.epoch}, batch {self.index}"
         method.encoder.train()
         method.modules.train()
-        with ledger.between_checks(run.budget), ledger.stage("train"):
+        coarse = tensor_float32(method.config.precision == "bf16")
+        with ledger.between_checks(run.budget), ledger.stage("train"), coarse:
             with counting() as own:
                 batch = self.batches.batch(self.epoch, self.index)
                 embedded = self.embedder.embed(batch, derive_seed(run.seed, "dropout", ledger.steps))

@@ -122,3 +122,30 @@ def test_a_kept_chunk_is_scored_once(kept: int, products: int, monkeypatch: pyte
     with FlopCounterMode(display=False) as done:
         CASES["softmax, all"].value(*embeddings((B, S), dimensions=D), truth(), 0.3).backward()
     assert done.get_total_flops() == products * 2 * B * S * D
+
+
+class TF32(TorchDispatchMode):
+    """Rounds the factors of matrix products to the ten bits of the fraction that a GPU's TF32 has."""
+
+    def __torch_dispatch__(self, func: object, types: object, args: tuple = (), kwargs: dict | None = None) -> object:  # type: ignore[type-arg]
+        if func in {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default}:
+            args = tuple(tf32(value) if isinstance(value, Tensor) else value for value in args)
+        return func(*args, **(kwargs or {}))  # type: ignore[operator]
+
+
+def tf32(numbers: Tensor) -> Tensor:
+    bits = numbers.float().view(torch.int32)
+    return ((bits + (1 << 12)) & ~((1 << 13) - 1)).view(torch.float32).to(numbers.dtype)
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_factors_of_tf32_err_less_than_embeddings_of_bf16(name: str) -> None:
+    """So that products of scores may read TF32 where the encoder's products are bf16."""
+    both = embeddings((B, S), dimensions=64)
+    exact = outcome(CASES[name], *both, truth(), 0.1)
+    rounded = tuple(part.detach().bfloat16().to(part.dtype).requires_grad_() for part in both)
+    of_bf16 = outcome(CASES[name], *rounded, truth(), 0.1)
+    with TF32():
+        of_tf32 = outcome(CASES[name], *both, truth(), 0.1)
+    for wanted, coarse, fine in zip(exact[1:], of_bf16[1:], of_tf32[1:], strict=True):
+        assert 0 < (fine - wanted).norm() < (coarse - wanted).norm() / 2

@@ -70,3 +70,24 @@ def test_without_faiss_the_error_says_what_to_install(monkeypatch: pytest.Monkey
     with pytest.raises(XMCBenchError, match=r"pip install 'xmcbench\[cpu\]'"):
         build_index(torch.ones(2, 2), "faiss-ivf")
     assert len(build_index(torch.ones(2, 2), "exact").top_k(torch.ones(1, 2), 1)) == 1
+
+
+def test_on_a_gpu_faiss_is_asked_for_no_more_than_it_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    import faiss as library
+
+    class OnGPUs:
+        def __init__(self, index: library.IndexIVFFlat) -> None:
+            self.train, self.add, self.index = index.train, index.add, index
+
+        def search(self, queries_BD: np.ndarray, wanted: int) -> object:
+            assert wanted <= 8, "what faiss raises there"
+            return self.index.search(queries_BD, wanted)
+
+    monkeypatch.setattr(faiss, "MOST_ON_GPU", 8)
+    monkeypatch.setattr(library, "get_num_gpus", lambda: 1, raising=False)
+    monkeypatch.setattr(library, "index_cpu_to_all_gpus", OnGPUs, raising=False)
+    index = build_index(torch.arange(40.0)[:, None], "faiss-ivf")
+    exclude = sp.csr_array(np.arange(40)[None, :] >= np.array([[35]]))
+    assert index.top_k(torch.ones(1, 1), 4, exclude=exclude).indices.tolist() == [[34, 33, 32, -1]]
+    with pytest.raises(XMCBenchError, match="at most 8 labels of a query on a GPU, asked for 9"):
+        index.top_k(torch.ones(1, 1), 9)

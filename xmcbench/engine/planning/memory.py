@@ -228,6 +228,8 @@ def memory(run: DryRun, encoder: EncoderCosts, workers: int, device: str, limit:
     else:
         of_loss = min(pairs, KEPT_CHUNKS * chunk) * probe.keeps_scores + 2 * chunk
     on_gpu, index = device == "cuda", FLOAT * work.train.num_labels * probe.scored_dimension
+    # Gradients of what is scored. With nothing between it and the embeddings a GPU holds one copy, until it is theirs.
+    copies = 1 if on_gpu and not probe.module_parameters and not tables else 4
     # The dataset, opened again for scoring.
     opened = float((8 * work.train.targets.nnz + OFFSETS * len(work.query_lengths_N)) / work.share)
     held = Memory(
@@ -236,7 +238,7 @@ def memory(run: DryRun, encoder: EncoderCosts, workers: int, device: str, limit:
         optimizer=(3 * parameters - encoder.word_parameters) * FLOAT,
         tables=sum(table.rows * table.row_bytes for table in tables) / workers,
         data=_sampler_state(run, on_gpu) + (0 if on_gpu else _data(work)),
-        embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT + gradients,
+        embeddings=(2 * texts * encoder.dimension + copies * vectors * probe.scored_dimension) * FLOAT + gradients,
         activations=0.0,
         # A loss takes more labels in chunks, a method's modules all of them.
         scores=of_loss + probe.loss_bytes * (queries + (labels if probe.module_parameters else min(labels, at_once))),

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from xmcbench.data.pairs import binary, contains
 from xmcbench.engine.search.exact import SPARE, Index, rank
-from xmcbench.errors import import_extra
+from xmcbench.errors import XMCBenchError, import_extra
 
 # Of the graph (HNSW; Malkov and Yashunin, 2018), which with several threads depends on their timing.
 LINKS, CONSTRUCTION = 32, 200  # links per label, and the candidates that it chooses them from
@@ -27,6 +27,7 @@ PROBES = 64  # clusters that are searched
 ROUNDS = 10  # of k-means
 SAMPLE = 64  # labels per cluster that k-means sees
 MIN_MEMBERS = 39  # labels per cluster, below which faiss warns
+MOST_ON_GPU = 2048  # labels that faiss finds for a query on a GPU
 
 
 def num_clusters(num_labels: int) -> int:
@@ -43,13 +44,17 @@ def cluster_flops(num_queries: int, num_labels: int, dimension: int) -> int:
 
 
 class FaissIndex(Index):
-    """Float32 label vectors in a graph on the CPU, or in clusters, on the GPUs if faiss has any."""
+    """Float32 label vectors in a graph on the CPU, or in clusters, on the GPUs if faiss has any.
+
+    On GPUs it finds at most `MOST_ON_GPU` labels of a query, those that are excluded among them.
+    """
 
     def __init__(self, labels_LD: Tensor, *, graph: bool) -> None:
         faiss = import_extra("faiss", "cpu", "an approximate search")  # or `gpu`
         super().__init__(labels_LD)
         self.graph, vectors_LD = graph, _array(labels_LD)
         num_labels, dimension = labels_LD.shape
+        self.most = num_labels
         if graph:
             self.index = faiss.IndexHNSWFlat(dimension, LINKS, faiss.METRIC_INNER_PRODUCT)
             self.index.hnsw.efConstruction = CONSTRUCTION
@@ -60,14 +65,17 @@ class FaissIndex(Index):
             self.index.nprobe = min(PROBES, clusters)
             if getattr(faiss, "get_num_gpus", int)():
                 self.index = faiss.index_cpu_to_all_gpus(self.index)
+                self.most = min(num_labels, MOST_ON_GPU)
             self.index.train(vectors_LD)
         self.index.add(vectors_LD)
 
     def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
-        """Faiss searches for as many more labels as are excluded."""
+        """Faiss searches for as many more labels as are excluded. Raises XMCBenchError if it cannot find `k` there."""
+        if k > self.most:
+            raise XMCBenchError(f"faiss finds at most {self.most:,} labels of a query on a GPU, asked for {k:,}")
         excluded = None if exclude is None else binary(exclude)
         most = 0 if excluded is None else int(np.diff(excluded.indptr).max())
-        wanted = min(len(self.labels_LD), k + SPARE + most)
+        wanted = min(self.most, k + SPARE + most)
         if self.graph:
             self.index.hnsw.efSearch = max(BREADTH, wanted)
         _, labels_BM = self.index.search(_array(queries_BD), wanted)
