@@ -228,8 +228,12 @@ def memory(run: DryRun, encoder: EncoderCosts, workers: int, device: str, limit:
     else:
         of_loss = min(pairs, KEPT_CHUNKS * chunk) * probe.keeps_scores + 2 * chunk
     on_gpu, index = device == "cuda", FLOAT * work.train.num_labels * probe.scored_dimension
-    # Gradients of what is scored. With nothing between it and the embeddings a GPU holds one copy, until it is theirs.
-    copies = 1 if on_gpu and not probe.module_parameters and not tables else 4
+    # Where nothing lies between the embeddings and the scores, a GPU holds one further copy of a gradient, after the
+    # scores are gone.
+    plain = on_gpu and not probe.module_parameters and not tables and method.own_score is None
+    copies, after_scores = (0, vectors * probe.scored_dimension * FLOAT) if plain else (4, 0.0)
+    # A loss takes more labels in chunks, a method's modules all of them.
+    of_loss += probe.loss_bytes * (queries + (labels if probe.module_parameters else min(labels, at_once)))
     # The dataset, opened again for scoring.
     opened = float((8 * work.train.targets.nnz + OFFSETS * len(work.query_lengths_N)) / work.share)
     held = Memory(
@@ -240,8 +244,7 @@ def memory(run: DryRun, encoder: EncoderCosts, workers: int, device: str, limit:
         data=_sampler_state(run, on_gpu) + (0 if on_gpu else _data(work)),
         embeddings=(2 * texts * encoder.dimension + copies * vectors * probe.scored_dimension) * FLOAT + gradients,
         activations=0.0,
-        # A loss takes more labels in chunks, a method's modules all of them.
-        scores=of_loss + probe.loss_bytes * (queries + (labels if probe.module_parameters else min(labels, at_once))),
+        scores=max(of_loss, after_scores),
         backward=2 * texts * encoder.dimension * FLOAT + gradients if on_gpu else 0.0,
         # The index before is there until the next one is.
         evaluation=index + _search(run, work.num_held_out, encoder, device) if work.num_held_out else 0.0,
