@@ -110,8 +110,8 @@ class DualEncoder(Method):
         micro_batch_tokens: int | None = Field(
             None,
             gt=0,
-            description="padded tokens in one pass of the encoder; null: 2,048 on a CPU (bf16: 8,192), 16,384 on a GPU, "
-            "65,536 for static",
+            description="padded tokens in one pass of the encoder; null: 2,048 on a CPU (bf16: 8,192), 16,384 on a "
+            "GPU, 65,536 for static",
         )
 
         def micro_batch_on(self, kind: str) -> int:
