@@ -3,9 +3,9 @@
     python benchmarks/gpu_memory.py --markdown docs/plan.md
 
 Each method takes a step at the size of LF-AmazonTitles-1.3M, or of the dataset that is named, with the batch of its
-paper, with tensors that have shapes and no values: nothing is computed. Texts are equally long, so the first
-micro-batches stand for all, and the others, which would take equal memory after them, do not pass the encoder. The bytes
-of the tensors that are alive at once are counted; a GPU's allocator takes somewhat more. Products are in float32,
+paper, with tensors that have shapes and no values: nothing is computed. Texts are equally long, so the first micro-
+batches stand for all, and the others, which would take equal memory after them, do not pass the encoder. The bytes of
+the tensors that are alive at once are counted; a GPU's allocator takes somewhat more. Products are in float32,
 because autocast needs a real device. The sampler's state is left out of both sides. Encoders have the shape of
 DistilBERT; nothing is downloaded.
 """
