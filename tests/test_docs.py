@@ -15,6 +15,7 @@ import pytest
 from commands import call
 from fakes import install
 from fakes.bench import Bench, Heard
+from fitting import share_memorised
 
 import xmcbench
 from xmcbench import DualEncoder, EmbeddingMethod, Method, teachers
@@ -232,6 +233,19 @@ def test_every_plugin_in_the_documentation_works(example: Registry, bench: Bench
                 checks[kind](registered.thing, bench)
                 checked += 1
     assert checked == 1
+
+
+def test_the_classifier_of_the_documentation_learns_at_its_default_temperature(tmp_path: Path) -> None:
+    (block,) = [block for block in plugins("docs/writing-a-plugin.md") if "class Classifier(" in block]
+    namespace: dict[str, Any] = {"__name__": "documented"}
+    exec(compile(block, "documented", "exec", dont_inherit=True), namespace)
+    method = namespace["Classifier"]
+
+    def made(encoder: str) -> Method:
+        own = {"name": encoder, "hidden_dropout": 0.0}
+        return method(method.Config(encoder=own, batch_size=60, learning_rate=3e-3, max_query_length=8))
+
+    assert share_memorised(made, tmp_path, {"steps": 60}, pairs=60) > 0.9
 
 
 def test_the_python_of_the_readme_calls_public_names() -> None:
