@@ -252,7 +252,7 @@ def test_the_python_of_the_readme_calls_public_names() -> None:
     (block,) = [block for block in blocks("README.md", "python") if "@hookimpl" not in block]
     compile(block, "README.md", "exec")
     called = set(re.findall(r"xb\.(\w+)", block))
-    assert called == {"run", "leaderboard", "score", "load"}
+    assert called == {"compare", "leaderboard", "load", "predict", "run", "score", "show"}
     assert called <= set(xmcbench.__all__)
 
 

@@ -110,7 +110,7 @@ def leaderboard(
         _write_text(bibliography(board.table, board.published), bib)
     if text:
         _write_text(str(board) if format == "table" else render(board.table, format, width()), output)
-    elif isinstance(written := _written(board, format, output, data), str):
+    elif isinstance(written := _written(board, format, output, data, variants), str):
         _write_text(written, output)
     else:
         others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
@@ -127,7 +127,7 @@ def _write_text(text: str, output: Path | None) -> None:
         file.write(text.encode() + b"\n")
 
 
-def _written(board: Board, format: str, output: Path | None, data: Path) -> str | Sequence[Path]:
+def _written(board: Board, format: str, output: Path | None, data: Path, every_row: bool) -> str | Sequence[Path]:
     """The text, or the files, of a format that is written by a plugin or into a folder."""
     from xmcbench.plugins.registry import registry
     from xmcbench.reporting.formats import Shown
@@ -136,7 +136,7 @@ def _written(board: Board, format: str, output: Path | None, data: Path) -> str 
         echo(f"warning: {line}", err=True)
 
     writer: Format = registry().thing("format", format)
-    return writer.write(Shown(board.table, board.measured, board.published, data, warn), output)
+    return writer.write(Shown(board.table, board.measured, board.published, data, warn, every_row), output)
 
 
 def tables(

@@ -25,6 +25,7 @@ class Shown:
     published: Sequence[PublishedRow]
     data: Path  # the folder of datasets
     warn: Callable[[str], None]  # prints a line about what could not be shown
+    every_row: bool = False  # whether rows were asked for that a reader seldom wants
     analysed: bool = True  # whether predictions and datasets are read, which analyses take
 
     def analyses(self) -> Mapping[str, Analysis]:

@@ -28,11 +28,17 @@ def write_html(shown: Shown, output: Path | None) -> Sequence[Path]:
 
 
 def write_logs(shown: Shown, output: Path | None) -> Sequence[Path]:
-    """Write a log for each trial, in the schema Every Eval Ever, into the folder `output`; the files."""
+    """Write a log for each trial of the user's, in the schema Every Eval Ever, into the folder `output`; the files.
+
+    Accepted results of others are written too where every row is asked for.
+    """
     from xmcbench_plugins.board.every_eval_ever import write_evaluations
 
     folder = output or Path("every-eval-ever")
-    return write_evaluations(shown.measured, shown.table.keys, shown.data, folder, shown.warn)
+    keys = shown.table.keys if shown.every_row else shown.table.keys - shown.measured.accepted
+    if not keys:
+        shown.warn("no trial shown is yours: --all writes the accepted results of others")
+    return write_evaluations(shown.measured, keys, shown.data, folder, shown.warn)
 
 
 @hookimpl

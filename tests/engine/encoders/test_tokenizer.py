@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from tokenizers import Encoding, models
 from toy import make_words, toy_data
+from transformers import AutoTokenizer
 
 from xmcbench.data import PackedTexts
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders import tokenizer as tokenizer_module
+from xmcbench.engine.encoders.encoder import limit_tokens
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, train_tokenizer, trained_tokenizer
 from xmcbench.runs.attempt import hold_out
 from xmcbench.runs.held_out import Answers
@@ -181,3 +183,12 @@ def test_token_ids_are_those_of_the_transformers_tokenizer(length: int) -> None:
     wrapped = TextTokenizer(train_tokenizer(SENTENCES))
     texts = [*SENTENCES, "", "unknown ☃ word " * 50]
     assert wrapped.at(length)(texts) == wrapped.tokenizer(texts, truncation=True, max_length=length)["input_ids"]
+
+
+def test_a_saved_tokenizer_says_where_texts_were_cut(tmp_path: Path) -> None:
+    TextTokenizer(train_tokenizer(SENTENCES[:50])).save(tmp_path)
+    limit_tokens(tmp_path, 32)
+    opened = AutoTokenizer.from_pretrained(tmp_path)
+    assert opened.model_max_length == 32
+    assert len(opened(" ".join(SENTENCES), truncation=True)["input_ids"]) == 32
+    limit_tokens(tmp_path / "nowhere", 32)

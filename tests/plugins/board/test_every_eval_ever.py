@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 
 import xmcbench as xb
 from xmcbench.reporting.archive import Archive, archive
+from xmcbench.reporting.formats import Shown
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.trial.record import Record
+from xmcbench_plugins.board import write_logs
 from xmcbench_plugins.board.every_eval_ever import write_evaluations
 
 PLACE = re.compile(r"data/[^/]+/[^/]+/[^/]+/[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\.json")
@@ -77,6 +80,16 @@ def test_the_lines_of_a_log_come_to_its_metric(exported: tuple[Path, dict[str, R
             assert line["evaluation"]["is_correct"] == (line["output"]["raw"][0] in line["input"]["reference"])
         mean = sum(line["evaluation"]["score"] for line in lines) / len(lines)
         assert mean == pytest.approx(records[key].metrics["P@1"], abs=1e-12)
+
+
+def test_only_trials_of_the_user_are_written_unless_all_are_asked_for(tmp_path: Path) -> None:
+    board = xb.leaderboard("lf-tibkat-15k", source="measured", top=1, store=tmp_path)
+    said: list[str] = []
+    shown = Shown(board.table, board.measured, (), tmp_path, said.append)
+    assert not write_logs(shown, tmp_path / "own")
+    assert any("--all" in line for line in said)
+    logged = write_logs(replace(shown, every_row=True), tmp_path / "every")
+    assert len(logged) == len(board.table.keys)
 
 
 def test_trials_without_predictions_have_no_lines(tmp_path: Path) -> None:

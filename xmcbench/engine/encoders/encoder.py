@@ -156,6 +156,7 @@ class Encoder(nn.Module, ABC):
             path = directory / name
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        limit_tokens(directory, max_length)
 
     def trained_tensors(self) -> dict[str, Tensor]:
         """What training changes, by name: all but frozen weights."""
@@ -236,3 +237,11 @@ def embed_all(
             progress(finished)
             stop_point()
     return result_ND
+
+
+def limit_tokens(directory: Path, max_length: int) -> None:
+    """Tell who opens the saved tokenizer of `directory`, if there is one, at how many tokens texts were cut."""
+    settings = directory / "tokenizer_config.json"
+    if settings.exists():
+        content = json.loads(settings.read_text(encoding="utf-8")) | {"model_max_length": max_length}
+        settings.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
