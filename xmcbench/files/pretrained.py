@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -196,6 +196,24 @@ def quiet() -> Iterator[None]:
         messages.set_verbosity(level)
         if bar:
             messages.enable_progress_bar()
+
+
+def check_floats(folder: Path, what: str) -> None:
+    """Raises UnfitModelError for a weight in a folder's safetensors files that holds whole numbers, as quantised ones
+    do: read as floats they are other weights. Only the headers are read."""
+    from safetensors import SafetensorError, safe_open
+
+    for path in sorted(folder.glob("*.safetensors")):
+        with (
+            suppress(SafetensorError, OSError),
+            safe_open(path, framework="pt") as tensors,
+        ):  # loading says what is wrong
+            for key in tensors.keys():  # noqa: SIM118  (no mapping)
+                if key.endswith(".weight") and (kind := tensors.get_slice(key).get_dtype())[0] in "IU":
+                    raise UnfitModelError(
+                        f"{what}: {path.name}: {key!r} holds whole numbers ({kind}), expected floats: save the weights "
+                        "before they are quantised"
+                    )
 
 
 def check_finite(folder: Path, what: str) -> None:

@@ -62,6 +62,7 @@ def smaller_table(folder: Path) -> None:
 
 
 BIAS = "encoder.layer.1.output.dense.bias"
+WEIGHT = BIAS.replace("bias", "weight")
 FIRST = "embeddings.LayerNorm.bias"
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "another prefix": (
@@ -93,6 +94,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "not finite": (
         lambda f: weights(f, lambda own: own | {BIAS: torch.full_like(own[BIAS], torch.nan)}),
         rf"'{BIAS}' has a number that is not finite: save",
+    ),
+    "whole numbers": (
+        lambda f: weights(f, lambda own: own | {WEIGHT: own[WEIGHT].to(torch.int8)}),
+        rf"'{WEIGHT}' holds whole numbers \(I8\), expected floats: save the weights before",
     ),
     "encoder and decoder": (
         lambda f: (f / SETTINGS).write_text(json.dumps({"model_type": "t5"})),

@@ -22,7 +22,7 @@ from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, SETTINGS, Encoder
 from xmcbench.engine.encoders.static import WordTable
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.pretrained import UnfitModelError, check_finite, loading, place_of, pretrained, quiet
+from xmcbench.files.pretrained import UnfitModelError, check_finite, check_floats, loading, place_of, pretrained, quiet
 from xmcbench.trial.meter import count_compilers, encoded
 
 # Transformers in which every token attends to every other one, through `scaled_dot_product_attention` on a GPU.
@@ -239,6 +239,7 @@ def _loaded(config: EncoderConfig, place: str, **options: Any) -> tuple[Any, Tex
     what = _named(config)
     with loading(what, place) as offline:
         settings = _settings(config, place_of(place, what), offline)
+        check_floats(Path(place), what)
         transformer = pretrained(
             AutoModel,
             place,
