@@ -37,7 +37,7 @@ def escaped(text: str) -> str:
 # What stands for a sign that the encoding of a terminal or pipe lacks. No two marks of a table share one, and none of
 # them is a digit or a letter, which would become part of the value or the name before it.
 _PLAIN = str.maketrans(
-    dict(zip("≈¹†‡◇□○∅↓✓✗", "~^+#$=@!<&/", strict=True))
+    dict(zip("≈¹†‡◇□○∅↓✓✗§", "~^+#$=@!<&/*", strict=True))
     | dict(zip("×−–—‐‑’‘“”„•·↑Δµ⌊⌋\u00a0", 'x-----\'\'"""**^du[] ', strict=True))
     | {"±": "+-", "≤": "<=", "≥": ">=", "…": "...", "→": "->", "←": "<-", "²": "^2", "³": "^3"}
 )
