@@ -155,6 +155,8 @@ class Endpoint(Teacher):
         self._several = has_several_labels(self.template)
         self._per_prompt = self.config.labels_per_prompt if self._several else 1
         self._without_answer = ""
+        self._fault = ""  # of the latest reply that was not used
+        self._told_retry = False
         self._told_wrong = False  # whether a count of tokens was not believed
 
     def identity(self) -> dict[str, Any]:
@@ -254,8 +256,28 @@ class Endpoint(Teacher):
             base_url=settings.base_url,
             timeout=settings.timeout,
             max_retries=settings.retries,
-            http_client=openai.DefaultHttpxClient(event_hooks={"response": [check_reply]}),
+            http_client=openai.DefaultHttpxClient(
+                event_hooks={"request": [self._tell_of_retry], "response": [self._check_reply]}
+            ),
         )
+
+    def _check_reply(self, response: Any) -> None:
+        """Keep why a reply is not used, to say it where the request is sent again. Raises as `check_reply`."""
+        if response.is_error:
+            self._fault = f"answers {response.status_code}"
+        try:
+            check_reply(response)
+        except Exception as problem:
+            self._fault = f"sends what cannot be read ({problem})"
+            raise
+
+    def _tell_of_retry(self, request: Any) -> None:
+        """Say once that the client sends a request again, and why."""
+        if int(request.headers.get("x-stainless-retry-count", 0)) and not self._told_retry:
+            self._told_retry = True
+            reason = self._fault or f"does not answer within {self.config.timeout:g} seconds, or breaks off"
+            again = "such requests are sent again, up to %d times each, which takes time"
+            _log.warning(f"warning: teacher %s: its server %s: {again}", self.title, reason, self.config.retries)
 
     def _requests(self, pairs: Pairs) -> Iterator[_Request]:
         for run in pairs.runs():

@@ -63,8 +63,22 @@ def test_a_prompt_for_several_labels_costs_less_and_says_the_same(server: Server
     assert several.ledger.teacher_prompt_tokens < one.ledger.teacher_prompt_tokens
 
 
-@pytest.mark.parametrize("fault", ["429", "500", "503", "garbage", "html", "empty", "cut", "slow"])
-def test_a_fault_that_passes_is_got_over(server: Server, tmp_path: Path, fault: str) -> None:
+FAULTS = {
+    "429": "its server answers 429: such requests are sent again, up to 3 times each",
+    "500": "its server answers 500: ",
+    "503": "its server answers 503: ",
+    "garbage": "its server sends what cannot be read (its replies are not completions): ",
+    "html": "its server sends what cannot be read (its replies are not completions): ",
+    "empty": "its server sends what cannot be read (its replies are not completions): ",
+    "cut": "its server sends what cannot be read (peer closed connection",
+    "slow": "",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_passes_is_got_over_and_told_once(
+    server: Server, tmp_path: Path, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
     server.start(fault)
     desk = Desk(tmp_path)
     pairs = every_pair(2)
@@ -72,13 +86,17 @@ def test_a_fault_that_passes_is_got_over(server: Server, tmp_path: Path, fault: 
     assert np.array_equal(found.answers, desk.expected(*pairs))
     assert set(server.answered().values()) == {1}
     assert server.answered().total() == len(pairs[0])
+    told = [message for message in caplog.messages if message.startswith("warning: teacher openai m: ")]
+    assert len(told) == bool(FAULTS[fault])
+    assert all(FAULTS[fault] in message for message in told)
 
 
-def test_a_server_that_hangs_is_asked_again(server: Server, tmp_path: Path) -> None:
+def test_a_server_that_hangs_is_asked_again(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server.start("hang")
     desk = Desk(tmp_path)
     found = desk.judge(endpoint(server, timeout=0.5, concurrency=16))(*every_pair(2))
     assert np.array_equal(found.answers, desk.expected(*every_pair(2)))
+    assert "openai m: its server does not answer within 0.5 seconds, or breaks off: such requests" in caplog.text
 
 
 def test_half_an_answer_is_half_unparsed(server: Server, tmp_path: Path) -> None:
