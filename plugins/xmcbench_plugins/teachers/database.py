@@ -61,7 +61,7 @@ CREATE TABLE served (  -- the names by which servers called the model of a teach
 ) STRICT, WITHOUT ROWID;
 """
 _VECTORS = """
-CREATE TABLE vector (
+CREATE TABLE IF NOT EXISTS vector (
     teacher INTEGER NOT NULL, text INTEGER NOT NULL, content BLOB NOT NULL,  -- float32, little-endian
     prompt_tokens INTEGER NOT NULL,
     checksum BLOB NOT NULL,  -- of the values before it

@@ -174,7 +174,7 @@ def test_a_damaged_file_is_told_in_a_line(tmp_path: Path, content: bytes) -> Non
 def test_tables_of_another_version_are_left_alone(results: Path) -> None:
     with sqlite3.connect(results / FILE) as database:
         database.execute("PRAGMA user_version = 9")
-    with pytest.raises(StoreError, match="found schema version 9, expected 5"):
+    with pytest.raises(StoreError, match="found schema version 9, expected 6"):
         JudgementStore(results)
 
 

@@ -312,7 +312,7 @@ class Silent(Counting):
 
 def test_a_first_batch_without_an_answer_is_the_last(tmp_path: Path) -> None:
     teacher = Silent(Counting.Config(name="counting", size=100))
-    expected = r"^teacher counting: none of 32 replies holds an answer \(32 cut\); a reply: 'hm'; raise the limit$"
+    expected = r"^teacher counting: none of 32 replies holds an answer \(32 cut\); a reply: 'hm'; raise the limit; asked so far: 684 tokens$"
     with pytest.raises(TeacherError, match=expected):
         Desk(tmp_path).judge(teacher)(*every_pair())
     assert len(teacher.asked) == FIRST
@@ -402,5 +402,5 @@ def test_a_teacher_that_writes_nothing_says_so_in_one_line(tmp_path: Path) -> No
     class Silent(Counting):
         write = Teacher.write
 
-    with pytest.raises(TeacherError, match=r"^teacher counting: it judges and writes nothing$"):
+    with pytest.raises(TeacherError, match=r"^teacher counting: it writes nothing$"):
         Desk(tmp_path).judge(Silent(counting().config)).write(np.arange(2), WRITE, 9)
