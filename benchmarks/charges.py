@@ -55,6 +55,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "maclr": {"cluster_size": 8, "cluster_every": 1},
     "lmtx": {"teacher": TEACHER, "cycles": 2},
     "infer-retrieve-rank": {"teacher": TEACHER},
+    "colbert": {"tokens": 6, "dimensions": 8},
     "untrained": {},
     "memory": {"first": PLAIN},
     "classifier": {"first": PLAIN},

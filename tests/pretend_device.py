@@ -28,6 +28,7 @@ from torch.library import Library
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 
 from xmcbench.engine import device
+from xmcbench.engine.losses.own_scores import NUMBERS
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES
 from xmcbench.engine.search.exact import SIZES
 from xmcbench.engine.tables import row_optimizers
@@ -287,6 +288,6 @@ def pretended_gpu() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "GPU", NAME)
         patch.setattr(Tensor, "pin_memory", _pin)
-        for sizes in (CHUNK_SCORES, SIZES, row_optimizers._CHUNK):
+        for sizes in (CHUNK_SCORES, NUMBERS, SIZES, row_optimizers._CHUNK):
             patch.setitem(sizes, NAME, sizes["cuda"])  # type: ignore[index, attr-defined]
         yield

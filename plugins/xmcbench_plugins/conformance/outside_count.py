@@ -110,6 +110,9 @@ class _Reader:
     def begin(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if isinstance(module, Encoder) or hasattr(module, "get_input_embeddings"):
             self.passes.append(module)
+        elif self.passes and module is getattr(self.passes[-1], "pooling", None):
+            mask: Tensor = inputs[1]  # word vectors are looked up without padding, and pooled with it
+            self.seen.append((int(mask.sum()), mask.numel()))
         elif self.passes and isinstance(module, nn.Embedding | nn.EmbeddingBag | WordBags) and inputs:
             ids: Tensor = inputs[0]
             padding = getattr(module, "padding_idx", None)
