@@ -72,7 +72,7 @@ def test_every_column_is_on_a_wide_screen(chromium: Any, site: Path) -> None:
 
 
 def test_the_names_of_the_chart_of_what_was_found_hide_no_other(visit: Visit) -> None:
-    boxes = [name.bounding_box() for name in visit.page.locator("#found .label").all()]
+    boxes = [name.bounding_box() for name in visit.page.locator("#found .label, #found .axis").all()]
     assert len(boxes) > 4
     for at, one in enumerate(boxes):
         for other in boxes[at + 1 :]:

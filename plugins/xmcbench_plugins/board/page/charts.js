@@ -272,6 +272,17 @@ function planDeciles(rows, y) {
 // Where methods stand: those with the best mean ranks, a panel for each dataset and one for the mean rank. Right is better.
 const LINE = 25; // pixels of a method
 
+// A text in lines of at most so many pixels, where its words allow it.
+function wrapped(text, most) {
+  const lines = [];
+  for (const word of text.split(" ")) {
+    const longer = lines.length ? `${lines[lines.length - 1]} ${word}` : word;
+    if (lines.length && widthOf(longer) <= most) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines;
+}
+
 function planStandings(metric) {
   const { places, methods, by } = PAGE.standings;
   if (!by[metric]) return null;
@@ -287,15 +298,18 @@ function planStandings(metric) {
   return () => {
     const width = plotWidth("found-figure");
     const panels = width < NARROW ? [ranks] : [...datasets, ranks];
-    const [left, top] = [Math.max(...found.map(({ name }) => widthOf(name))) + 16, 24];
-    const [each, bottom] = [(width - left) / panels.length, top + LINE * found.length];
+    const left = Math.max(...found.map(({ name }) => widthOf(name))) + 16;
+    const each = (width - left) / panels.length;
+    const heads = panels.map((panel) => wrapped(panel.title, each - 8));
+    const top = 14 * Math.max(...heads.map((lines) => lines.length)) + 10;
+    const bottom = top + LINE * found.length;
     const root = svg("svg", { viewBox: `0 0 ${width} ${bottom + 22}`, width, height: bottom + 22, role: "img" });
     found.forEach(({ name }, at) => root.append(svg("text", { class: "label", x: left - 12, y: top + LINE * (at + 0.5) + 4, "text-anchor": "end" }, name)));
     panels.forEach((panel, place) => {
       const from = left + place * each;
       const values = found.map(panel.of);
       const { place: x, ticks } = scale(values.flat(), [from + 8, from + each - 12], { room: 0.04 });
-      root.append(svg("text", { class: "axis", x: from + each / 2, y: 12, "text-anchor": "middle" }, panel.title));
+      heads[place].forEach((text, at) => root.append(svg("text", { class: "axis", x: from + each / 2, y: 12 + 14 * at, "text-anchor": "middle" }, text)));
       const rare = Math.ceil(ticks.length / Math.max(2, Math.floor(each / 44)));
       for (const tick of ticks.filter((_, at) => at % rare === 0)) {
         root.append(svg("line", { class: "grid", x1: x(tick), x2: x(tick), y1: top, y2: bottom }), svg("text", { class: "tick", x: x(tick), y: bottom + 15, "text-anchor": "middle" }, panel.tick?.(tick) ?? short(tick)));
