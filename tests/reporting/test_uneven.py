@@ -42,7 +42,15 @@ def test_each_way_to_be_trained_otherwise_is_found() -> None:
     assert "Not tuned, as others here were: as it is." in notes
 
 
+def test_terms_of_single_words_are_said_beside_methods_that_read_more() -> None:
+    words, pairs = ({"config": {"ngrams": ngrams}} for ngrams in (1, 2))
+    parts = {"config": {"ngrams": 1, "characters": [3, 5]}}
+    found = uneven(record("encoder"), record("words", **words), record("pairs", **pairs), record("parts", **parts))
+    assert found == {"encoder": (), "words": (Uneven.SINGLE_WORDS,), "pairs": (), "parts": ()}
+
+
 def test_rows_that_are_all_alike_are_even() -> None:
     ways: list[dict[str, Any]] = [{}, HELD_OUT, HELD_OUT | {"curve": CURVE[1:]}, TUNED, TUNED | SOLVED]
+    ways.append({"config": {"ngrams": 1}})
     for way in ways:
         assert uneven(record("one", **way), record("other", 0.4, **way)) == {"one": (), "other": ()}

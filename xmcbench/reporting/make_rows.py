@@ -119,6 +119,7 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         tuned=bool(first.chosen),
         held_out=first.trial.selection.queries if first.trial.selection else 0,
         evaluations=len(first.curve),
+        single_words=first.trial.config.get("ngrams") == 1 and not first.trial.config.get("characters"),
         older=older,
         codes=several_codes(records),
         idle=idle_parts(first),

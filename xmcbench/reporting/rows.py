@@ -47,6 +47,7 @@ class Uneven(StrEnum):
     LAST_WEIGHTS = "last_weights"  # it held queries out, and chose no checkpoint by them, others did
     NOT_TUNED = "not_tuned"  # its settings are those of the suite, those of others were tuned
     WHOLE_SAMPLES = "whole_samples"  # a sample of its tuning was a whole training, of others a part
+    SINGLE_WORDS = "single_words"  # its terms are single words, others read words in their order or parts of words
 
 
 MARGIN = 1.0  # points within which a result that was trained again has to be
@@ -91,6 +92,7 @@ class Row:
     tuned: bool = False  # measured: a tuning chose its settings
     held_out: int = 0  # measured: training queries that it was not trained on, to evaluate it
     evaluations: int = 0  # measured: on these, along its training
+    single_words: bool = False  # measured: its settings say that its terms are single words
     uneven: tuple[Uneven, ...] = ()  # measured: how it was trained otherwise than others in its table
     older: str = ""  # measured: why it is a result of older code; empty if it is not
     codes: int = 0  # measured: how many digests of an older form its trials have, if more than one

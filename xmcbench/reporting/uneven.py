@@ -1,4 +1,6 @@
-"""What a row of a table had that others beside it had not: more training queries, another choice of weights, tuning."""
+"""What a row of a table had that others beside it had not, or had not itself: training queries, a choice of weights,
+tuning, sequences of words.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ def with_uneven(rows: Sequence[Row]) -> list[Row]:
     held_out, chosen = any(row.held_out for row in rows), any(_chose(row) for row in rows)
     tuned = [row for row in rows if row.tuned]
     cut = any(not row.unlimited for row in tuned)
+    sequences = any(_trains(row) and not row.single_words for row in rows)
 
     def found(row: Row) -> Iterator[Uneven]:
         if held_out and not row.held_out:
@@ -23,6 +26,8 @@ def with_uneven(rows: Sequence[Row]) -> list[Row]:
             yield Uneven.NOT_TUNED
         if row.tuned and row.unlimited and cut:
             yield Uneven.WHOLE_SAMPLES
+        if sequences and row.single_words:
+            yield Uneven.SINGLE_WORDS
 
     return [replace(row, uneven=tuple(found(row)) if _trains(row) else ()) for row in rows]
 

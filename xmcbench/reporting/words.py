@@ -31,6 +31,7 @@ def unevenness(uneven: Uneven) -> str:
         Uneven.LAST_WEIGHTS: "Held out queries as others did, but chose no checkpoint by them: the last weights count",
         Uneven.NOT_TUNED: "Not tuned, as others here were",
         Uneven.WHOLE_SAMPLES: "Each sample of its tuning was a whole training, while those of others were a part",
+        Uneven.SINGLE_WORDS: "Reads single words, no sequences of words or of characters (`ngrams`, `characters`)",
     }[uneven]
 
 
