@@ -19,7 +19,7 @@ from report import options, report, run
 
 from xmcbench.data import Dataset, load
 from xmcbench.data.pairs import binary, contains
-from xmcbench.evaluation.calibration import TOP, logistic, reliability
+from xmcbench.evaluation.calibration import NO_LIMIT, TOP, logistic, reliability
 from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.runs.saved_model import load_calibration
 from xmcbench.trial.record import Record
@@ -57,14 +57,15 @@ def row(record: Record, store: Store, dataset: Dataset) -> dict[str, Any]:
     places = np.arange(found.k)
     fixed = {k: f1(found.indices, true, stored & (places < k), true_L) for k in range(1, 21)}
     best = max(fixed, key=lambda k: fixed[k][0])
-    shown = stored & (probabilities >= calibration.threshold)
-    at_threshold = f1(found.indices, true, shown, true_L)
+    cut = calibration.cut
+    shown = stored & cut.shows(probabilities, places)
+    at_cut = f1(found.indices, true, shown, true_L)
     return {
         "dataset": record.trial.dataset, "method": record.trial.label, "P@1": record.metrics["P@1"],
         "error before": before, "after": after, "as held-out queries say": calibration.error,
         "best fixed k": best, "micro-F1 at it": fixed[best][0], "macro-F1 at it": fixed[best][1],
-        "threshold": calibration.threshold, "micro-F1 from it on": at_threshold[0],
-        "macro-F1 from it on": at_threshold[1], "labels a text": shown.sum() / len(found),
+        "threshold": cut.least, "of the best": "all" if cut.most == NO_LIMIT else str(cut.most),
+        "micro-F1 of the cut": at_cut[0], "macro-F1 of the cut": at_cut[1], "labels a text": shown.sum() / len(found),
     }  # fmt: skip
 
 

@@ -376,11 +376,11 @@ def predict(
     model = trained_model(place, find_trial(place, run, seed), Path(data))
     if labels is not None:
         model = model.with_labels(labels, labels_from)
-    least = None if threshold is None else model.threshold(str(threshold))
-    ranked = zip(asked, model.rank(asked, k, least), strict=True)
+    cut = None if threshold is None else model.cut(str(threshold))
+    ranked = zip(asked, model.rank(asked, k, cut), strict=True)
     return Answers(
         [
-            {"text": text, "labels": own} | ({} if own else {"no_label": model.why_none(text, least)})
+            {"text": text, "labels": own} | ({} if own else {"no_label": model.why_none(text, cut)})
             for text, own in ranked
         ]
     )

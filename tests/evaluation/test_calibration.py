@@ -54,12 +54,36 @@ def test_the_map_finds_the_probabilities_behind_scores_that_are_wrong(stretch: f
     assert reliability(made.probability(top).ravel(), positive[:, :5].ravel()).error == pytest.approx(
         made.error, abs=0.02
     )
-    shown = made.probability(others.scores) >= made.threshold
+    shown = made.cut.shows(made.probability(others.scores), np.arange(12))
     f1 = 2 * (shown & positive).sum() / (shown.sum() + positive.sum())
     assert f1 == pytest.approx(made.micro_f1, abs=0.03)
     assert shown.sum() / 2000 == pytest.approx(made.labels, rel=0.1)
     fixed = [np.broadcast_to(np.arange(12) < k, positive.shape) for k in (1, 3, 5)]  # the same number for all queries
     assert f1 > max(2 * (own & positive).sum() / (own.sum() + positive.sum()) for own in fixed)
+
+
+def test_where_scores_differ_in_scale_between_queries_a_number_of_labels_cuts_better() -> None:
+    """The best two labels of each query are right, and the scale of its scores says nothing."""
+    scale = np.exp(np.random.default_rng(0).normal(0, 3, (500, 1)))
+    found = rank(np.broadcast_to(np.arange(6), (500, 6)), scale * np.linspace(6, 1, 6), 6)
+    truth = sp.csr_array(np.tile(np.arange(6) < 2, (500, 1)).astype(np.float32))
+    made = fit_calibration(found, truth)
+    assert made is not None
+    assert made.cut.most == 2
+    assert made.micro_f1 > 0.99
+    assert made.labels == 2
+
+
+@given(seed=st.integers(0, 1000))
+def test_no_number_of_labels_alone_is_better_on_the_held_out_queries(seed: int) -> None:
+    found, truth, _ = drawn(30, seed)
+    made = fit_calibration(found, truth)
+    assert made is not None
+    true = np.take_along_axis(truth.toarray(), found.indices.astype(int), 1) > 0
+    cuts = [made.cut.shows(made.probability(found.scores), np.arange(12))]
+    cuts += [np.broadcast_to(np.arange(12) < k, true.shape) for k in (*range(1, 11), 12)]
+    own, *fixed = (2 * (shown & true).sum() / (shown.sum() + truth.nnz) for shown in cuts)
+    assert own >= max(fixed) - 1e-12
 
 
 @given(seed=st.integers(0, 1000))

@@ -28,6 +28,7 @@ FOLDS = 5  # of the held-out queries: a fold's error is that of a map that was f
 TOP = 5  # predictions of a query that the stated error covers
 SHOWN = 10  # of a query that the map is fitted on: equal scores are less often right further down
 POINTS = 1_000  # of a map, at most
+NO_LIMIT = 1_000_000  # labels of a query
 FEWEST = 20  # held-out queries
 
 
@@ -76,21 +77,34 @@ def logistic(scores: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """The probabilities of a model's scores, the cut-off of the best micro-F1, and how well both do on other queries.
+class Cut:
+    """Which labels of a query are shown: those of a probability of at least `least` among its best `most`."""
 
-    Errors and F1 are those of held-out queries whose fold had no part in the map and the cut-off that it is judged by.
+    least: float
+    most: int = NO_LIMIT
+
+    def shows(self, probability: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        """Whether labels of these probabilities and ranks, from 0, of shapes that broadcast, are shown."""
+        shown: np.ndarray = (probability >= self.least) & (rank < self.most)
+        return shown
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The probabilities of a model's scores, the cut of the best micro-F1, and how well both do on other queries.
+
+    Errors and F1 are those of held-out queries whose fold had no part in the map and the cut that it is judged by.
     """
 
     scores: tuple[float, ...]  # [M], ascending
     probabilities: tuple[float, ...]  # [M], of the scores; between two of them it is interpolated
-    threshold: float  # the probability from which on a label is shown
+    cut: Cut
     queries: int  # held-out ones
     error: float  # expected calibration error of the best `TOP` labels
     error_before: float  # of the logistic function of their scores
-    micro_f1: float  # of the labels from the threshold on
+    micro_f1: float  # of the labels that the cut shows
     macro_f1: float  # likewise, mean over the labels that a held-out query has
-    labels: float  # that a query has from the threshold on, mean
+    labels: float  # of a query that the cut shows, mean
 
     @cached_property
     def _points(self) -> tuple[np.ndarray, np.ndarray]:
@@ -112,7 +126,7 @@ class Calibration:
             if data.keys() != {field.name for field in fields(cls)}:
                 raise ValueError("other keys")
             lists = {name: tuple(map(float, data[name])) for name in ("scores", "probabilities")}
-            made = cls(**(data | lists))
+            made = cls(**(data | lists | {"cut": Cut(**data["cut"])}))
             if len(made.scores) != len(made.probabilities) or not np.all(np.diff(made.scores) > 0):
                 raise ValueError("scores that do not ascend")
         except (ValueError, TypeError, AttributeError) as problem:
@@ -137,9 +151,10 @@ def fit_calibration(predictions: Predictions, targets: scipy.sparse.csr_array) -
         own = query % FOLDS == fold  # held-out queries are drawn at random, and so are folds by their number
         rest = np.arange(truth.shape[0]) % FOLDS != fold
         points = _isotonic(score[~own & first], true[~own & first])
-        cut = _best_threshold(np.interp(score[~own], *points), true[~own], int(np.diff(truth.indptr)[rest].sum()))
+        num_true = int(np.diff(truth.indptr)[rest].sum())
+        cut = _best_cut(np.interp(score[~own], *points), rank[~own], true[~own], num_true)
         probability[own] = np.interp(score[own], *points)
-        shown[own] = probability[own] >= cut
+        shown[own] = cut.shows(probability[own], rank[own])
     top = rank < TOP
     points = _isotonic(score[first], true[first])
     fitted = np.interp(score, *points)
@@ -147,17 +162,17 @@ def fit_calibration(predictions: Predictions, targets: scipy.sparse.csr_array) -
     counts.append(np.bincount(truth.indices, minlength=truth.shape[1]))
     hit_L, shown_L, true_L = counts
     tested = true_L > 0
-    threshold = _best_threshold(fitted, true, truth.nnz)
+    cut = _best_cut(fitted, rank, true, truth.nnz)
     return Calibration(
         scores=tuple(points[0].tolist()),
         probabilities=tuple(points[1].tolist()),
-        threshold=threshold,
+        cut=cut,
         queries=len(predictions),
         error=reliability(probability[top], true[top]).error,
         error_before=reliability(logistic(score[top]), true[top]).error,
         micro_f1=float(2 * hit_L.sum() / max(1, shown_L.sum() + true_L.sum())),
         macro_f1=float(np.mean(2 * hit_L[tested] / (shown_L + true_L)[tested])),
-        labels=float(np.count_nonzero(fitted >= threshold) / len(predictions)),
+        labels=float(np.count_nonzero(cut.shows(fitted, rank)) / len(predictions)),
     )
 
 
@@ -173,10 +188,20 @@ def _isotonic(scores: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, np.ndar
     return values[kept], np.clip(fitted[kept], 0.0, 1.0)
 
 
-def _best_threshold(probability: np.ndarray, true: np.ndarray, num_true: int) -> float:
-    """The probability from which on pairs [P] have the best micro-F1, the highest one of equally good ones."""
+def _best_cut(probability: np.ndarray, rank: np.ndarray, true: np.ndarray, num_true: int) -> Cut:
+    """The cut of pairs [P] with the best micro-F1, of all probabilities and of up to `SHOWN` labels of a query or all.
+
+    The scores of some methods tell the labels of a query apart, and not its best label from that of another query: then
+    a number of labels cuts better than a probability. Of equally good cuts, the one of most labels and, among these, of
+    the highest probability.
+    """
     order = np.argsort(-probability, kind="stable")
-    sorted_, found = probability[order], np.cumsum(true[order])
-    last = np.flatnonzero(np.append(sorted_[1:] != sorted_[:-1], True))  # pairs of one probability are shown together
-    f1 = 2 * found[last] / (last + 1 + num_true)
-    return float(sorted_[last[np.argmax(f1)]])
+    best, cut = -1.0, Cut(1.0)
+    for most in (NO_LIMIT, *range(SHOWN, 0, -1)):
+        own = order[rank[order] < most]
+        sorted_, found = probability[own], np.cumsum(true[own])
+        last = np.flatnonzero(np.append(sorted_[1:] != sorted_[:-1], True))  # pairs of one probability: all or none
+        f1 = 2 * found[last] / (last + 1 + num_true)
+        if f1.max() > best:
+            best, cut = float(f1.max()), Cut(float(sorted_[last[f1.argmax()]]), most)
+    return cut

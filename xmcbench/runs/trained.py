@@ -14,7 +14,7 @@ from xmcbench.errors import XMCBenchError, shown
 if TYPE_CHECKING:
     from xmcbench.data import Dataset, Texts
     from xmcbench.data.words import Vocabulary
-    from xmcbench.evaluation.calibration import Calibration
+    from xmcbench.evaluation.calibration import Calibration, Cut
     from xmcbench.trial.method import Method
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
@@ -57,27 +57,29 @@ class Trained:
         self.method.add_labels(added)
         return replace(self, labels=[*self.labels, *added])
 
-    def threshold(self, given: str) -> float:
-        """The least probability that `given` means: a number in 0..1, or `auto`. Raises XMCBenchError."""
+    def cut(self, threshold: str) -> Cut:
+        """The labels that are shown from a probability in 0..1 on, or with `auto`. Raises XMCBenchError."""
+        from xmcbench.evaluation.calibration import Cut
+
         if self.calibration is None:
             raise XMCBenchError(
                 f"--threshold: the scores of {self.record.trial.label} are no probabilities: expected a trial that "
                 "held out training queries (`selection` in its suite)"
             )
-        if given == "auto":
-            return self.calibration.threshold
+        if threshold == "auto":
+            return self.calibration.cut
         try:
-            least = float(given)
+            least = float(threshold)
         except ValueError:
             least = -1.0
         if not 0 <= least <= 1:
-            raise XMCBenchError(f"--threshold: found {given!r}, expected auto or a number from 0 to 1")
-        return least
+            raise XMCBenchError(f"--threshold: found {threshold!r}, expected auto or a number from 0 to 1")
+        return Cut(least)
 
-    def rank(self, texts: Sequence[str], k: int, threshold: float | None = None) -> list[list[dict[str, Any]]]:
+    def rank(self, texts: Sequence[str], k: int, cut: Cut | None = None) -> list[list[dict[str, Any]]]:
         """The best `k` labels of each text, best first: id, text, score, and key and probability where it has them.
 
-        Labels below the probability `threshold` are left out. A text without a known word has none, and a method may
+        Labels that `cut` does not show are left out. A text without a known word has none, and a method may
         return fewer than `k`; a score of -inf is no prediction.
         """
         import numpy as np
@@ -87,8 +89,8 @@ class Trained:
             (found.indices >= 0) & (found.scores > -np.inf) & np.array([self.knows(text) for text in texts])[:, None]
         )
         probabilities = None if self.calibration is None else self.calibration.probability(found.scores)
-        if probabilities is not None and threshold is not None:
-            shown &= probabilities >= threshold
+        if probabilities is not None and cut is not None:
+            shown &= cut.shows(probabilities, np.arange(found.k))
         return [
             [
                 {
@@ -104,11 +106,11 @@ class Trained:
             for row in range(len(texts))
         ]
 
-    def why_none(self, text: str, threshold: float | None) -> str:
+    def why_none(self, text: str, cut: Cut | None) -> str:
         """Why a text has no label."""
         if not self.knows(text):
             return "no word of the text is in the training data"
-        return "no label found" if threshold is None else f"no label has a probability of {threshold:.2f}"
+        return "no label found" if cut is None else f"no label has a probability of {cut.least:.2f}"
 
 
 def trained_model(store: Store, record: Record, data: Path) -> Trained:

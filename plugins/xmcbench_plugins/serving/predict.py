@@ -31,7 +31,7 @@ def predict(
         str | None,
         Option(
             metavar="auto|P",
-            help="Only labels with at least this probability; auto: that of the best micro-F1 on held-out queries.",
+            help="Only labels with at least this probability; auto: those with the best micro-F1 on held-out queries.",
         ),
     ] = None,
     format: Annotated[Literal["table", "json"], Option(help="json has full precision.")] = "table",
