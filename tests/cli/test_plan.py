@@ -86,21 +86,35 @@ def test_a_dry_run_tells_that_no_training_query_is_left(suite: Path, capsys: pyt
         ({"name": "minilm", "layers": 6}, None),
         ({"name": "static", "words": "no/folder"}, "words 'no/folder': no such folder (known: "),
         ({"name": "static", "words": "minilm"}, None),
-        ({"name": "static", "words": "FOLDER"}, "no words of a static encoder: found no tokenizer.json"),
-        ({"name": "FOLDER"}, "cannot be loaded: found no config.json in the folder"),
         ({"name": "hub:an-organisation/of-the-hub", "layers": 90}, None),  # nobody asks the hub before a run
     ],
 )
 def test_a_dry_run_tells_that_an_encoder_is_missing(
     encoder: dict[str, Any], told: str | None, suite: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    named = {key: str(suite.parent) if value == "FOLDER" else value for key, value in encoder.items()}
-    content = yaml.safe_load(suite.read_text()) | {"encoder": named}
-    suite.write_text(yaml.safe_dump(content))
+    suite.write_text(yaml.safe_dump(yaml.safe_load(suite.read_text()) | {"encoder": encoder}))
     assert call("run", suite, "--dry-run") == 0
     noted = [line for line in capsys.readouterr().err.splitlines() if "fails:" in line]
     trained = [line for line in noted if line.startswith("note: in-batch on catalog-200: fails: ")]
     assert [told in line for line in trained] == [True] if told else noted == []
+
+
+@pytest.mark.parametrize(
+    ("encoder", "told"),
+    [
+        ({"name": "static", "words": "FOLDER"}, "no words of a static encoder: found no tokenizer.json"),
+        ({"name": "FOLDER"}, "cannot be loaded: found no config.json in the folder"),
+    ],
+)
+def test_a_folder_that_is_no_encoder_ends_a_dry_run(
+    encoder: dict[str, Any], told: str, suite: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = {key: str(suite.parent) if value == "FOLDER" else value for key, value in encoder.items()}
+    suite.write_text(yaml.safe_dump(yaml.safe_load(suite.read_text()) | {"encoder": named}))
+    assert call("run", suite, "--dry-run") == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert str(suite.parent) in error
+    assert told in error
 
 
 @pytest.mark.parametrize(

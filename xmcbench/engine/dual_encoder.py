@@ -647,7 +647,7 @@ def all_embeddings(method: DualEncoder, *, mining: bool = False) -> Embeddings:
         require=charging.requirement(queries.lengths, label_lengths_L, vector_flops=of_all),
         note_recall=charging.ledger.note_recall,
         train=method.train,
-        spent=method.shard.workers.of_worker_0(ledger.fraction(budget)),
+        spent=lambda: method.shard.workers.of_worker_0(ledger.fraction(budget)),
         score=method.own_score,
         search_flops=method.search_flops,
         progress=lambda share: method.run.report(Progress("mine", share)),

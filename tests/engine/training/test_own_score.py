@@ -135,7 +135,7 @@ class Curriculum(sampling.Negatives):
         return np.empty(0, np.int64)
 
     def refresh(self, epoch: int, embeddings: sampling.Embeddings) -> None:  # noqa: ARG002
-        self.shares.append(embeddings.spent)
+        self.shares.append(embeddings.spent())
 
 
 def late(encoder: str, **settings: Any) -> Late:

@@ -51,7 +51,7 @@ class Embeddings:
     require: Require = lambda **_: None  # there is no budget
     note_recall: Callable[[float], None] = lambda _: None
     train: TrainingData | None = None  # whose vectors these are
-    spent: float = 0.0  # share of the budget, when the vectors were offered
+    spent: Callable[[], float] = lambda: 0.0  # share of the budget, alike on all workers
     score: Score | None = None  # of a method that defines its own
     search_flops: Callable[[int, int, int], int] = search_flops  # of a search, by queries, labels and dimensions
     progress: Callable[[float], None] = lambda _: None  # gets the finished share of a search for neighbours
