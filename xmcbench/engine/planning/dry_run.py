@@ -159,7 +159,7 @@ class DryRun:
             charging.on_demand(lambda: made(labels_LD, of_all[1]), label_lengths_L, of_all[1]),
             require=charging.requirement(work.all_query_lengths_N, label_lengths_L, self._scale / work.share, of_all),
             train=work.train,
-            spent=self.ledger.fraction(self.budget),
+            spent=lambda: self.ledger.fraction(self.budget),
             score=self.method.own_score,
             num_queries=work.num_queries,
             trained=self.epoch > 0,
