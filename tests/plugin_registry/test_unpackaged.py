@@ -128,14 +128,12 @@ def execute(source: str, folder: Path) -> type[xb.Method]:
 
 
 def test_a_notebook_runs_a_class_of_its_own(bench: Bench) -> None:
-    import nbformat
-    from nbclient import NotebookClient
-
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     suite = bench.suite({"cell": {"method": "cell"}})
     places = f"data={str(bench.root / 'data')!r}, store={str(bench.store.root)!r}"
     cells = [CELL, f"import xmcbench as xb\nxb.register(Cell)\nprint(xb.run({str(suite)!r}, {places}))"]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(bench.root)}}).execute()
+    nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(bench.root)}}).execute()
     printed = json.dumps(notebook.cells[1].outputs)
     assert "cell" in printed
     (record,) = bench.store.records()
