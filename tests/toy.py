@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
 from xmcbench.data.dataset import DatasetCard, TrainingData
+from xmcbench.engine.embedding_method import EmbeddingMethod, Training
 from xmcbench.engine.encoders.tokenizer import train_tokenizer
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.run import Run
@@ -73,3 +75,16 @@ def make_run(root: Path, budget: dict[str, Any], seed: int = 0, **settings: Any)
         cache=root / "cache",
         **settings,
     )
+
+
+def two_steps(method: EmbeddingMethod, data: TrainingData, run: Run) -> tuple[int, FlopCounterMode]:
+    """The operations that two steps charge beside the encoder's, and torch's counter around them."""
+    method.prepare(data, run)
+    loop = Training(method, data)
+    with torch.no_grad():
+        loop._refreshed()
+    before = run.ledger.scoring_flops + run.ledger.module_flops
+    with FlopCounterMode(display=False) as counter:
+        for _ in range(2):
+            loop.step(0.5)
+    return run.ledger.scoring_flops + run.ledger.module_flops - before, counter

@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from many_workers import on_workers
-from torch.utils.flop_counter import FlopCounterMode
-from toy import make_run, toy_data
+from toy import make_run, toy_data, two_steps
 
-from xmcbench.engine.embedding_method import EmbeddingMethod, Training
+from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.plugins.registry import registry
 
@@ -53,14 +51,7 @@ def test_a_step_is_charged_what_torch_counts(name: str, tmp_path: Path) -> None:
     """Beside the mean of word vectors, which is no product to torch."""
     method = built(name, {"name": "static", "words": "random", "dimension": 32})
     run = make_run(tmp_path, {"steps": 100})
-    method.prepare(DATA, run)
-    loop = Training(method, DATA)
-    with torch.no_grad():
-        loop._refreshed()
-    before = run.ledger.scoring_flops + run.ledger.module_flops
-    with FlopCounterMode(display=False) as counter:
-        for _ in range(2):
-            loop.step(0.5)
+    charged, counter = two_steps(method, DATA, run)
     counted = counter.get_total_flops()
-    assert run.ledger.scoring_flops + run.ledger.module_flops - before == pytest.approx(counted, rel=WITHIN)
+    assert charged == pytest.approx(counted, rel=WITHIN)
     assert counted > 0

@@ -15,12 +15,11 @@ from fitting import assert_saved_predicts_the_same, unbroken_and_resumed
 from many_workers import on_workers
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from torch.utils.flop_counter import FlopCounterMode
-from toy import LABELS, make_run, toy_data
+from toy import LABELS, make_run, toy_data, two_steps
 
 from xmcbench import XMCBenchError, losses, sampling
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.embedding_method import EmbeddingMethod, Training
+from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.losses import own_scores
 from xmcbench.engine.planning.memory import costs
 from xmcbench.engine.workers import ALONE, Workers
@@ -223,17 +222,9 @@ def test_resumed_is_unbroken_and_saved_is_loaded(encoder: str, small_encoder: st
 @pytest.mark.parametrize("negatives", NEGATIVES)
 def test_a_step_is_charged_what_torch_counts(negatives: str, tmp_path: Path) -> None:
     method, run = late(STATIC, negatives=negatives), make_run(tmp_path, {"steps": 100})
-    method.prepare(DATA, run)
-    loop = Training(method, DATA)
-    with torch.no_grad():
-        loop._refreshed()
-    before = run.ledger.scoring_flops + run.ledger.module_flops
-    with FlopCounterMode(display=False) as counter:
-        for _ in range(2):
-            loop.step(0.5)
+    charged, counter = two_steps(method, DATA, run)
     # Torch's counter names the module of a forward pass alone; a backward pass multiplies twice as much.
     in_encoder = 3 * sum(counter.get_flop_counts()["StaticEncoder"].values())
-    charged = run.ledger.scoring_flops + run.ledger.module_flops - before
     assert charged == pytest.approx(counter.get_total_flops() - in_encoder, rel=0.05)
     assert charged > 0 < in_encoder
 
