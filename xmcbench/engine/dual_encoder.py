@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from xmcbench.engine.passes import Pace
     from xmcbench.engine.sampling.embeddings import Embeddings
     from xmcbench.engine.sampling.sharding import Shard
+    from xmcbench.engine.search.exact import Index
     from xmcbench.engine.tables.label_table import LabelTable
     from xmcbench.engine.workers import Workers
 
@@ -82,6 +83,8 @@ class DualEncoder(Method):
         "xmcbench.engine.sampling.embeddings",
         "xmcbench.engine.sampling.sharding",
     )
+    _kept_index: Index | None = None
+
     encodes_labels: ClassVar[bool] = True
     """Whether label texts go through the encoder; without, the embeddings of S labels are [S, 0]."""
 
@@ -524,7 +527,17 @@ class DualEncoder(Method):
     def _predict(self, texts: Texts, k: int, search: Backend) -> Predictions:
         with self.inference():
             queries_ND = self.query_vectors(self.embed_texts(texts))
-        return build_index(self.index_LD, search, self.own_score).top_k(queries_ND, k)
+        index = self._kept_index if search == self.config.search else None
+        return (index or build_index(self.index_LD, search, self.own_score)).top_k(queries_ND, k)
+
+    @contextmanager
+    def resident(self) -> Iterator[None]:
+        """Within the block one index answers all calls of `predict`, until labels are added."""
+        self._kept_index = build_index(self.index_LD, self.config.search, self.own_score)
+        try:
+            yield
+        finally:
+            self._kept_index = None
 
     def add_labels(self, texts: Texts) -> None:
         """Embed the texts as those of the labels were. Raises XMCBenchError for labels with vectors of their own."""
@@ -536,7 +549,7 @@ class DualEncoder(Method):
             raise XMCBenchError(f"method {self.name!r}: the model is of an earlier version: run the trial again")
         with self.inference():
             added_LD = self.embed(self.encoder.label_tokenizer.tokens(texts, self.label_length))
-        self.index_LD = torch.cat([self.index_LD, added_LD])
+        self.index_LD, self._kept_index = torch.cat([self.index_LD, added_LD]), None
 
     @property
     def encoder_alone_scores(self) -> bool:

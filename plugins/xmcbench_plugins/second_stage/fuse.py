@@ -6,7 +6,8 @@ Legend: N held-out training queries, L labels.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -201,6 +202,13 @@ class Fuse(Method):
         """What a part lists for the held-out queries, charged."""
         found = part.predict_charged(held_out.texts, min(self.config.listed, held_out.num_labels), run)
         return evaluation.drop_ignored(found, held_out.ignore, found.k)
+
+    @contextmanager
+    def resident(self) -> Iterator[None]:
+        with ExitStack() as parts:
+            for part in self.parts:
+                parts.enter_context(part.resident())
+            yield
 
     def predict(self, texts: data.Texts, k: int) -> Predictions:
         listed = self._listed(k)

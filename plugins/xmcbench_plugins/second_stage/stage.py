@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -182,6 +183,9 @@ class SecondStage(Method):
             search_flops=first.search_flops,
             progress=lambda share: run.report(Progress("mine", share)),
         )
+
+    def resident(self) -> AbstractContextManager[None]:
+        return self.first.resident()
 
     def predict(self, texts: data.Texts, k: int) -> Predictions:
         return self.first.predict(texts, k)

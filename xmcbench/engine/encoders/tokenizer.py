@@ -96,6 +96,7 @@ class TextTokenizer:
         self.special_tokens, self.prompt = special_tokens, prompt
         self.pad_id = int(tokenizer.pad_token_id or 0)
         self._backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+        self._truncating: dict[int, Any] = {}  # copies of it by length: one takes longer than reading a text
         content = json.dumps(tokenizer.get_vocab(), sort_keys=True) if self._backend is None else self._backend.to_str()
         self.identity = sha256(content.encode()).hexdigest() + ("" if special_tokens else ":text alone")
         self.identity += f":after {prompt!r}" if prompt else ""
@@ -126,7 +127,9 @@ class TextTokenizer:
         if self._backend is None:
             return tokenize
         # Asked for ids alone: the wrapper of transformers takes longer than tokenising.
-        encode = partial(self.backend(max_length).encode_batch_fast, add_special_tokens=self.special_tokens)
+        if max_length not in self._truncating:
+            self._truncating[max_length] = self.backend(max_length)
+        encode = partial(self._truncating[max_length].encode_batch_fast, add_special_tokens=self.special_tokens)
 
         def tokenize_heads(texts: Sequence[str], size: int) -> list[list[int]]:
             heads = [head(text, size) for text in texts]

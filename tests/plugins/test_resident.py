@@ -1,0 +1,61 @@
+"""A served model: what a request needs is made once, for any number of requests, and the answers are those of one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toy import LABELS, make_run
+
+from xmcbench import registry
+from xmcbench.data.dataset import TrainingData
+from xmcbench.engine import dual_encoder
+from xmcbench.engine.encoders.tokenizer import TextTokenizer
+
+
+def made(kind: str, encoder: str) -> Any:
+    dual = {"encoder": {"name": encoder}, "negatives": "in-batch", "batch_size": 20}
+    first = {"method": "dexml", **dual}
+    given: dict[str, Any] = {
+        "dexml": dual,
+        "sparse-ranker": {"first": first},
+        "fuse": {"parts": [first, {"method": "popular"}], "held_out": 20},
+        "untrained": {"encoder": {"name": encoder}},
+    }
+    method = registry().method(kind).thing
+    return method(method.Config.model_validate(given[kind]))
+
+
+@pytest.mark.parametrize("kind", ["dexml", "sparse-ranker", "fuse"])
+def test_many_requests_copy_no_tokenizer_and_build_no_index(
+    kind: str, data: TrainingData, small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = made(kind, small_encoder)
+    method.fit(data, make_run(tmp_path, {"steps": 10}))
+    once = method.predict(data.texts, 5)
+    work: Counter[str] = Counter()
+    for where, name in ((TextTokenizer, "backend"), (dual_encoder, "build_index")):
+        plain = getattr(where, name)
+
+        def counted(*given: Any, plain: Any = plain, name: str = name) -> Any:
+            work[name] += 1
+            return plain(*given)
+
+        monkeypatch.setattr(where, name, counted)
+    with method.resident():
+        rows = [method.predict([text], 5) for text in data.texts]
+    assert work == {"build_index": 1}
+    assert np.array_equal(np.concatenate([row.indices for row in rows]), once.indices)
+    method.predict(data.texts[:1], 5)
+    assert work == {"build_index": 2}, "nothing is kept after the block"
+
+
+def test_a_label_that_is_added_while_resident_is_ranked(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    method = made("untrained", small_encoder)
+    method.fit(data, make_run(tmp_path, {"steps": 1}))
+    with method.resident():
+        method.add_labels(["a wholly new one"])
+        assert LABELS in method.predict(["a wholly new one"], LABELS + 1).indices
