@@ -43,6 +43,7 @@ class LibraryRecord(NamedTuple):
     """A record: its number in the library, its texts, and its subjects as `gnd:` identifiers."""
 
     uid: str
+    cell: str  # type of record and language, as `Book/de`
     title: str
     abstract: str
     subjects: set[str]
@@ -59,9 +60,9 @@ def import_llms4subjects(clone: Path, folder: Path) -> Imported:
     Raises XMCBenchError that names the file of a record that is damaged, or the folder that is missing.
     """
     names: dict[str, str] = {}
-    test = list(_read(clone, TEST, {}))
+    test = list(library_records(clone, TEST))
     of_test = {record.folded for record in test}
-    official = list(_read(clone, TRAIN, names))
+    official = list(library_records(clone, TRAIN, names))
     train = [record for record in official if record.folded not in of_test]
     labels = sorted({subject for record in train for subject in record.subjects})
     ids = {subject: number for number, subject in enumerate(labels)}
@@ -81,14 +82,18 @@ def import_llms4subjects(clone: Path, folder: Path) -> Imported:
     return Imported(train=len(train), test=len(test), labels=len(labels), shared=shared, removed=True)
 
 
-def _read(clone: Path, parts: Iterable[str], names: dict[str, str]) -> Iterator[LibraryRecord]:
-    """The records of the parts in the order of their numbers; the first name of each subject goes into `names`."""
+def library_records(clone: Path, parts: Iterable[str], names: dict[str, str] | None = None) -> Iterator[LibraryRecord]:
+    """The records of the parts in the order of their numbers; the first name of each subject goes into `names`.
+
+    Raises XMCBenchError that names the file of a record that is damaged, or the folder that is missing.
+    """
+    names = {} if names is None else names
     paths: list[Path] = []
     for part in parts:
-        found = list((clone / RECORDS / part).rglob("*.jsonld"))
-        if not found:
+        of_part = list((clone / RECORDS / part).rglob("*.jsonld"))
+        if not of_part:
             raise XMCBenchError(f"{clone / RECORDS / part}: found no .jsonld file, expected a clone of the collection")
-        paths += found
+        paths += of_part
     for path in sorted(paths, key=lambda path: path.stem):
         try:
             graph = json.loads(path.read_bytes(), object_pairs_hook=with_names_once)["@graph"]
@@ -98,7 +103,9 @@ def _read(clone: Path, parts: Iterable[str], names: dict[str, str]) -> Iterator[
                     names.setdefault(node["@id"], _text(node["sameAs"]))
             given = record.get("dcterms:subject", [])
             subjects = {subject["@id"] for subject in (given if isinstance(given, list) else [given])}
-            yield LibraryRecord(path.stem, _text(record["title"]), _text(record.get("abstract", "")), subjects)
+            title, abstract = _text(record["title"]), _text(record.get("abstract", ""))
+            cell = f"{path.parent.parent.name}/{path.parent.name}"
+            yield LibraryRecord(path.stem, cell, title, abstract, subjects)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             problem = f"{type(error).__name__}: {str(error)[:100]}"
             raise XMCBenchError(f"{path}: {problem}, expected a JSON-LD graph with one record") from error
