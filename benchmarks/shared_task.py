@@ -61,7 +61,7 @@ def scores(gold: Iterable[LibraryRecord], ranked: Ranked, cutoffs: Sequence[int]
     precision_CK, recall_CK = member_CR @ precision_RK, member_CR @ recall_RK
     both_CK = precision_CK + recall_CK
     f1_CK = np.divide(2 * precision_CK * recall_CK, both_CK, out=np.zeros_like(both_CK), where=both_CK > 0)
-    values = {}
+    values: dict[str, float] = {}
     for letter, of_cells in (("P", precision_CK), ("R", recall_CK), ("F1", f1_CK)):
         values |= {f"{letter}@{k}": float(value) for k, value in zip(cutoffs, of_cells.mean(0), strict=True)}
     values["average recall"] = float(recall_CK.mean())
