@@ -33,9 +33,9 @@ from xmcbench.data.texts import take
 from xmcbench.engine.encoders.tokenizer import trained_tokenizer
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.evaluator import Scores, find_evaluators
-from xmcbench.evaluation.imported import import_predictions
 from xmcbench.evaluation.significance import Sample, difference
 from xmcbench.trial.store import Store
+from xmcbench_plugins.scoring.imported import import_predictions
 
 NAME, MADE = "parity", "catalog-1k-test-4k"
 WIDTH, LENGTH, EPOCHS, BATCH, RATE = 128, 32, 8, 128, 1e-3

@@ -16,13 +16,12 @@ from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
-from warnings import warn_explicit
 
 from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.reporting import leaderboard_text, ranked_groups
 from xmcbench.reporting.archive import Archive, archive, uncollected
 from xmcbench.reporting.claims import read_claims
-from xmcbench.reporting.describe import Sections, scores_table
+from xmcbench.reporting.describe import Sections
 from xmcbench.reporting.make_rows import recorded_metrics
 from xmcbench.reporting.published import PublishedRow, published_rows
 from xmcbench.reporting.rows import About, Group, Leaderboard, View
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from xmcbench.data import Dataset
     from xmcbench.evaluation.comparison import ComparedMetric
     from xmcbench.evaluation.evaluator import Scores
+    from xmcbench.plugins.commands import Command
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
 
@@ -123,6 +123,7 @@ class Scored(_Printed):
     """
 
     scores: Scores
+    table: TextTable
     warnings: tuple[str, ...] = ()
 
     @property
@@ -134,7 +135,7 @@ class Scored(_Printed):
         return render_tables(self._tables(), "table")
 
     def _tables(self) -> Sequence[TextTable]:
-        return [scores_table(self.scores)]
+        return [self.table]
 
     def to_pandas(self) -> Any:
         """A pandas data frame: a line per metric with value, low and high, fractions. Needs pandas."""
@@ -322,33 +323,10 @@ def compare(
     predictions are at hand, labels are broken down into bins, and the `queries` that gain and lose most are shown.
     Raises `XMCBenchError` for names that mean no trial, and for trials with other test labels.
     """
-    from xmcbench.data import load
-    from xmcbench.evaluation import comparison as compared
-    from xmcbench.evaluation import find_evaluators
-    from xmcbench.evaluation.analysis import partitions
-    from xmcbench.evaluation.evaluator import stored_predictions
-    from xmcbench.reporting.compared import changed_queries, comparable_metrics, compared_table, comparison_table
-    from xmcbench.reporting.find import described, find_seeds
-    from xmcbench.trial.store import Store
-
-    place = Store(Path(store))
-    sides = find_seeds(place, first), find_seeds(place, second)
-    records = sides[0][0], sides[1][0]
-    called = [described(record) for record in records]
-    names = comparable_metrics(records, called, _names(metrics))
-    several, missing = max(map(len, sides)) > 1, ""
-    try:
-        dataset = None if several else load(records[0].trial.dataset, Path(data))
-    except XMCBenchError as problem:
-        dataset, missing = None, f"no breakdown and no example queries: {problem}"
-    if dataset is None:  # the metrics alone, from their stored values on resamples, over all seeds
-        found = compared.compare_stored(place, *sides, names)
-        return Compared(tuple(found), (comparison_table(sides, called, found),), missing=missing)
-    predictions = stored_predictions(place, records[0], dataset), stored_predictions(place, records[1], dataset)
-    both = compared.compare(predictions, dataset, names, find_evaluators(names), partitions(dataset), k)
-    parts = [compared_table(f"P@{k} by {name}", "labels", part) for name, part in both.breakdowns.items()]
-    examples = tuple(changed_queries(both, dataset, predictions, queries)) if queries else ()
-    return Compared(tuple(both.metrics), (comparison_table(sides, called, both.metrics), *parts), examples)
+    compared: Compared = _function("compare")(
+        first, second, metrics=_names(metrics), k=k, queries=queries, data=Path(data), store=Path(store)
+    )
+    return compared
 
 
 def predict(
@@ -368,22 +346,18 @@ def predict(
     `labels` are added to those of the dataset; messages say that they are from `labels_from`. `threshold` is a
     probability, or `auto`. Raises `XMCBenchError` for a name that means no trial with a model.
     """
-    from xmcbench.reporting.find import find_trial
-    from xmcbench.runs.trained import trained_model
-    from xmcbench.trial.store import Store
-
-    place, asked = Store(Path(store)), _names(texts)
-    model = trained_model(place, find_trial(place, run, seed), Path(data))
-    if labels is not None:
-        model = model.with_labels(labels, labels_from)
-    cut = None if threshold is None else model.cut(str(threshold))
-    ranked = zip(asked, model.rank(asked, k, cut), strict=True)
-    return Answers(
-        [
-            {"text": text, "labels": own} | ({} if own else {"no_label": model.why_none(text, cut)})
-            for text, own in ranked
-        ]
+    answers: Answers = _function("predict")(
+        run,
+        _names(texts),
+        k=k,
+        threshold=None if threshold is None else str(threshold),
+        labels=labels,
+        labels_from=labels_from,
+        seed=seed,
+        data=Path(data),
+        store=Path(store),
     )
+    return answers
 
 
 def show(run: str, *, everything: bool = False, seed: int | None = None, store: Path | str = "results") -> Description:
@@ -425,26 +399,18 @@ def score(predictions: Any, truth: Dataset | str, *, metrics: Names = (), data: 
     What may be wrong is in the result's `warnings`, and warned of as `UserWarning`. Raises `XMCBenchError` where
     predictions and dataset do not fit each other.
     """
-    from xmcbench.data import Dataset, load
-    from xmcbench.evaluation import DEFAULT_METRICS, check_predictions, find_evaluators
-    from xmcbench.evaluation.imported import import_predictions, score_checked
-    from xmcbench.reporting.doubts import doubt_text
-    from xmcbench.trial.predictions import Predictions
+    scored: Scored = _function("score")(predictions, truth, metrics=_names(metrics), data=Path(data))
+    return scored
 
-    dataset = load(truth, data_dir=data) if isinstance(truth, str) else truth
-    if not isinstance(dataset, Dataset):
-        raise XMCBenchError(f"truth: found {type(truth).__name__}, expected a dataset (xb.load) or its name")
-    names = _names(metrics) or list(DEFAULT_METRICS)
-    evaluators = find_evaluators(names, "metrics")
-    if isinstance(predictions, Predictions):
-        check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
-        imported = score_checked(predictions, dataset, names, evaluators)
-    else:
-        imported = import_predictions(predictions, dataset, names, evaluators)
-    texts = tuple(map(doubt_text, imported.doubts))
-    for text in texts:
-        warn_explicit(text, UserWarning, "xmcbench.score", 0)  # the place of the call says nothing in a notebook
-    return Scored(imported.scores, texts)
+
+def _function(name: str) -> Callable[..., Any]:
+    """What the command `name` of a plugin does, for Python."""
+    from xmcbench.plugins.registry import registry
+
+    command: Command = registry().thing("command", name)
+    if command.function is None:
+        raise XMCBenchError(f"xmcbench {name}: this command has no function for Python")
+    return command.function
 
 
 def _board(

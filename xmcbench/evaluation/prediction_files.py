@@ -19,7 +19,7 @@ import numpy as np
 from xmcbench.data.text_files import open_binary, read_blocks, read_rows
 from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.evaluation.entries import Entries, Expected
-from xmcbench.evaluation.prediction_values import numbers, of_array, of_ranked_rows
+from xmcbench.evaluation.prediction_arrays import numbers, of_array, of_ranked_rows
 from xmcbench.files.arrays import array_names, open_npz, read_array, read_csr, read_npy
 from xmcbench.files.regular import open_regular
 from xmcbench.trial.predictions import Predictions

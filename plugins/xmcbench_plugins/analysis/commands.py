@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,6 +17,7 @@ from xmcbench.runs.terminal import echo, patience
 if TYPE_CHECKING:
     import numpy as np
 
+    from xmcbench.api import Compared
     from xmcbench.trial.store import Store
 
 
@@ -33,15 +34,47 @@ def compare(
     data: DataDir = Path("data"),
 ) -> None:
     """Compare two trials on one test split: metrics, label bins, queries; or all seeds of two configurations."""
-    from xmcbench import api
     from xmcbench.reporting.text_table import render_tables
 
-    found = api.compare(first, second, metrics=names_in(metrics), k=k, queries=queries, store=store, data=data)
+    found = compared(first, second, metrics=names_in(metrics), k=k, queries=queries, store=store, data=data)
     echo(render_tables(found.tables, format))
     if found.missing:
         echo(f"\n{found.missing}", err=True)
     if format == "table" and found.examples:
         echo("\n" + "\n".join(found.examples))
+
+
+def compared(
+    first: str, second: str, *, metrics: Sequence[str], k: int, queries: int, data: Path, store: Path
+) -> Compared:
+    """What `xmcbench.compare` returns, and the command prints."""
+    from xmcbench.api import Compared
+    from xmcbench.data import load
+    from xmcbench.evaluation import comparison, find_evaluators
+    from xmcbench.evaluation.analysis import partitions
+    from xmcbench.evaluation.evaluator import stored_predictions
+    from xmcbench.reporting.find import described, find_seeds
+    from xmcbench.trial.store import Store
+    from xmcbench_plugins.analysis.compared import changed_queries, comparable_metrics, compared_table, comparison_table
+
+    place = Store(store)
+    sides = find_seeds(place, first), find_seeds(place, second)
+    records = sides[0][0], sides[1][0]
+    called = [described(record) for record in records]
+    names = comparable_metrics(records, called, metrics)
+    several, missing = max(map(len, sides)) > 1, ""
+    try:
+        dataset = None if several else load(records[0].trial.dataset, data)
+    except XMCBenchError as problem:
+        dataset, missing = None, f"no breakdown and no example queries: {problem}"
+    if dataset is None:  # the metrics alone, from their stored values on resamples, over all seeds
+        found = comparison.compare_stored(place, *sides, names)
+        return Compared(tuple(found), (comparison_table(sides, called, found),), missing=missing)
+    predictions = stored_predictions(place, records[0], dataset), stored_predictions(place, records[1], dataset)
+    both = comparison.compare(predictions, dataset, names, find_evaluators(names), partitions(dataset), k)
+    parts = [compared_table(f"P@{k} by {name}", "labels", part) for name, part in both.breakdowns.items()]
+    examples = tuple(changed_queries(both, dataset, predictions, queries)) if queries else ()
+    return Compared(tuple(both.metrics), (comparison_table(sides, called, both.metrics), *parts), examples)
 
 
 def analyse(
@@ -120,5 +153,5 @@ def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
 @hookimpl
 def register_commands(register: Callable[[Command], None]) -> None:
     """Register `xmcbench compare` and `xmcbench analyse`."""
-    for command in (compare, analyse):
-        register(Command(command.__name__, patience(command.__name__)(command)))
+    register(Command("compare", patience("compare")(compare), compared))
+    register(Command("analyse", patience("analyse")(analyse)))

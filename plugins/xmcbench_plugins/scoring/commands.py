@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from warnings import warn_explicit
 
 from typer import Argument, Option
 
@@ -16,6 +17,7 @@ from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import echo, patience
 
 if TYPE_CHECKING:
+    from xmcbench.api import Scored
     from xmcbench.data import Dataset
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
@@ -46,11 +48,10 @@ def score(
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
     from xmcbench.evaluation.evaluator import repeated_metrics
-    from xmcbench.evaluation.imported import METHOD, Origin, import_predictions, write_unbudgeted
-    from xmcbench.reporting.describe import scores_table
-    from xmcbench.reporting.doubts import doubt_text
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.store import Store
+    from xmcbench_plugins.scoring.doubts import doubt_text
+    from xmcbench_plugins.scoring.imported import METHOD, Origin, import_predictions, scores_table, write_unbudgeted
 
     names = names_in(metrics) or list(DEFAULT_METRICS)
     repeated = repeated_metrics(names) if check else []
@@ -70,6 +71,31 @@ def score(
         place, origin = Store(store), Origin(METHOD, file=predictions.name)
         record = write_unbudgeted(place, loaded, label, origin, imported.predictions, imported.scores)
         echo(f"stored as {record.key} in {place.directory(record.key)}: imported, budget unknown")
+
+
+def scored(predictions: Any, truth: Dataset | str, *, metrics: Sequence[str], data: Path) -> Scored:
+    """What `xmcbench.score` returns."""
+    from xmcbench.api import Scored
+    from xmcbench.data import Dataset, load
+    from xmcbench.evaluation import DEFAULT_METRICS, check_predictions, find_evaluators
+    from xmcbench.trial.predictions import Predictions
+    from xmcbench_plugins.scoring.doubts import doubt_text
+    from xmcbench_plugins.scoring.imported import import_predictions, score_checked, scores_table
+
+    dataset = load(truth, data_dir=data) if isinstance(truth, str) else truth
+    if not isinstance(dataset, Dataset):
+        raise XMCBenchError(f"truth: found {type(truth).__name__}, expected a dataset (xb.load) or its name")
+    names = list(metrics or DEFAULT_METRICS)
+    evaluators = find_evaluators(names, "metrics")
+    if isinstance(predictions, Predictions):
+        check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
+        imported = score_checked(predictions, dataset, names, evaluators)
+    else:
+        imported = import_predictions(predictions, dataset, names, evaluators)
+    texts = tuple(map(doubt_text, imported.doubts))
+    for text in texts:
+        warn_explicit(text, UserWarning, "xmcbench.score", 0)  # the place of the call says nothing in a notebook
+    return Scored(imported.scores, scores_table(imported.scores), texts)
 
 
 def fuse(
@@ -98,13 +124,12 @@ def fuse(
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
     from xmcbench.evaluation.evaluator import score_predictions
-    from xmcbench.evaluation.imported import write_unbudgeted
-    from xmcbench.reporting.describe import scores_table
     from xmcbench.reporting.find import find_trial
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.reporting.words import chosen_on
     from xmcbench.trial.store import Store
     from xmcbench_plugins.scoring.fusing import fuse_trials
+    from xmcbench_plugins.scoring.imported import scores_table, write_unbudgeted
 
     names = names_in(metrics) or list(DEFAULT_METRICS)
     evaluators = find_evaluators(names, "--metrics")
@@ -211,5 +236,6 @@ def _code_changed(metric: str, before: Record, after: Record) -> bool:
 @hookimpl
 def register_commands(register: Callable[[Command], None]) -> None:
     """Register `xmcbench score`, `xmcbench fuse` and `xmcbench rescore`."""
-    for command in (score, fuse, rescore):
-        register(Command(command.__name__, patience(command.__name__)(command)))
+    register(Command("score", patience("score")(score), scored))
+    register(Command("fuse", patience("fuse")(fuse)))
+    register(Command("rescore", patience("rescore")(rescore)))

@@ -12,7 +12,6 @@ from xmcbench.data.dataset import Dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.evaluation.fusion import RuleName, Weighted, fit_fusion
-from xmcbench.evaluation.imported import Origin
 from xmcbench.evaluation.metrics import inverse_propensity
 from xmcbench.evaluation.ranking import check_predictions, drop_ignored
 from xmcbench.runs.saved_model import load_saved_model
@@ -22,6 +21,7 @@ from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.record import Part, Record
 from xmcbench.trial.run import held_out_rows
 from xmcbench.trial.store import PREDICTIONS, Store
+from xmcbench_plugins.scoring.imported import Origin
 
 METHOD = "fused"  # no plugin has this name
 

@@ -18,8 +18,8 @@ from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import echo, patience
-from xmcbench.runs.trained import Trained, same_dataset
-from xmcbench_plugins.serving.predict import lines, predict, trained
+from xmcbench_plugins.serving.predict import answers, lines, predict, trained
+from xmcbench_plugins.serving.trained import Trained, same_dataset
 
 if TYPE_CHECKING:
     from xmcbench_plugins.serving.server import Rank
@@ -165,12 +165,12 @@ def push(
     the training texts, as that of tfidf-nn holds their words and vectors, the command says so and asks.
     """
     from xmcbench.files.hub import check_repository, upload
-    from xmcbench.reporting.describe import model_card
     from xmcbench.reporting.find import find_trial
     from xmcbench.runs.saved_model import checked_model
     from xmcbench.trial.method import build_method
     from xmcbench.trial.record import encode
     from xmcbench.trial.store import Store
+    from xmcbench_plugins.serving.card import model_card
 
     check_repository(repository)
     place = Store(store)
@@ -199,6 +199,6 @@ def push(
 @hookimpl
 def register_commands(register: Callable[[Command], None]) -> None:
     """Register `xmcbench predict`, `xmcbench serve` and `xmcbench hub`."""
-    register(Command("predict", patience("predict")(predict)))
+    register(Command("predict", patience("predict")(predict), answers))
     register(Command("serve", serve))
     register(Command("hub", hub))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,7 +15,8 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
-    from xmcbench.runs.trained import Trained
+    from xmcbench.api import Answers
+    from xmcbench_plugins.serving.trained import Trained
 
 
 def predict(
@@ -44,18 +46,44 @@ def predict(
     A label has a probability where the trial held out queries to fit it on, else a score. A text without a word of the
     training data has no label.
     """
-    from xmcbench import api
-
     texts = [*(text or []), *(lines(file) if file else [])]
     if not texts:
         raise XMCBenchError("predict: no texts: expected --text TEXT or --file FILE")
     given: dict[str, Any] = {"seed": seed, "store": store, "data": data}
     added: dict[str, Any] = {"labels": lines(labels), "labels_from": str(labels)} if labels else {}
-    answers = api.predict(run, texts, k=k, threshold=threshold, **given, **added)
+    found = answers(run, texts, k=k, threshold=threshold, **given, **added)
     if format == "json":
-        echo(json.dumps(answers.answers, indent=1, ensure_ascii=False, allow_nan=False))
+        echo(json.dumps(found.answers, indent=1, ensure_ascii=False, allow_nan=False))
     else:
-        echo(str(answers))
+        echo(str(found))
+
+
+def answers(
+    run: str,
+    texts: Sequence[str],
+    *,
+    k: int,
+    threshold: str | None,
+    labels: Sequence[str] | None = None,
+    labels_from: str = "labels",
+    seed: int | None,
+    data: Path,
+    store: Path,
+) -> Answers:
+    """What `xmcbench.predict` returns, and the command prints."""
+    from xmcbench.api import Answers
+
+    model = trained(run, seed, store, data)
+    if labels is not None:
+        model = model.with_labels(labels, labels_from)
+    cut = None if threshold is None else model.cut(threshold)
+    ranked = zip(texts, model.rank(texts, k, cut), strict=True)
+    return Answers(
+        [
+            {"text": text, "labels": own} | ({} if own else {"no_label": model.why_none(text, cut)})
+            for text, own in ranked
+        ]
+    )
 
 
 LARGEST = 1_000_000_000  # bytes of a file of texts
@@ -76,8 +104,8 @@ def lines(file: Path) -> list[str]:
 def trained(run: str, seed: int | None, store: Path, data: Path) -> Trained:
     """The model of the trial that `run` and `seed` mean."""
     from xmcbench.reporting.find import find_trial
-    from xmcbench.runs.trained import trained_model
     from xmcbench.trial.store import Store
+    from xmcbench_plugins.serving.trained import trained_model
 
     place = Store(store)
     return trained_model(place, find_trial(place, run, seed), data)

@@ -19,7 +19,7 @@ import xmcbench as xb
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import check_predictions
 from xmcbench.evaluation.entries import Expected
-from xmcbench.evaluation.prediction_values import entries_of
+from xmcbench_plugins.scoring.prediction_values import entries_of
 
 T, L, K = 6, 9, 4
 

@@ -17,10 +17,9 @@ import scipy.sparse as sp
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import check_predictions, drop_ignored, rank
-from xmcbench.evaluation.doubts import DoubtKind, Move, find_doubts
 from xmcbench.evaluation.entries import Ranked
 from xmcbench.evaluation.prediction_files import read_entries
-from xmcbench.reporting.doubts import doubt_text
+from xmcbench_plugins.scoring.doubts import DoubtKind, Move, doubt_text, find_doubts
 
 QUERIES, LABELS, K = 30, 50, 8
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from xmcbench.data.dataset import Dataset
-from xmcbench.evaluation.doubts import Doubt, find_doubts
 from xmcbench.evaluation.entries import Expected, Ranked
 from xmcbench.evaluation.evaluator import Evaluator, Scores, score_predictions, truth_hash
 from xmcbench.evaluation.prediction_files import read_entries
-from xmcbench.evaluation.prediction_values import entries_of
 from xmcbench.evaluation.ranking import drop_ignored
+from xmcbench.reporting.describe import metric_rows
+from xmcbench.reporting.text_table import TextTable
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.predictions import STORED, Predictions
@@ -25,6 +25,8 @@ from xmcbench.trial.provenance import evaluator_digests, provenance
 from xmcbench.trial.record import METRIC_VERSION, Part, Record, Status
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 from xmcbench.trial.trial import Trial
+from xmcbench_plugins.scoring.doubts import Doubt, find_doubts
+from xmcbench_plugins.scoring.prediction_values import entries_of
 
 
 @dataclass(frozen=True)
@@ -128,3 +130,9 @@ def score_checked(
     exact, stored_as = predictions.scores.astype(np.float64), str(predictions.scores.dtype)
     ranked = Ranked(predictions.indices, exact, ordered=True, stored_as=stored_as)
     return Imported(predictions, scores, tuple(find_doubts(ranked, predictions, dataset)))
+
+
+def scores_table(scores: Scores) -> TextTable:
+    """A line per metric, in per cent, with its 95 % interval over test queries where it has one."""
+    rows = metric_rows(scores.metrics, scores.intervals, digits=4)
+    return TextTable("", ("metric", "per cent", "95 % interval"), rows)

@@ -13,11 +13,11 @@ from xmcbench.errors import XMCBenchError, shown
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset, Texts
-    from xmcbench.data.words import Vocabulary
     from xmcbench.evaluation.calibration import Calibration, Cut
     from xmcbench.trial.method import Method
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
+    from xmcbench_plugins.serving.words import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Trained:
 
     @cached_property
     def _known(self) -> Vocabulary:
-        from xmcbench.data.words import Vocabulary
+        from xmcbench_plugins.serving.words import Vocabulary
 
         return Vocabulary(chain(self.dataset.train.texts, self.labels))
 
