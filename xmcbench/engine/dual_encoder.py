@@ -23,7 +23,7 @@ from xmcbench.data.dataset import Texts, TrainingData
 from xmcbench.data.extent import NAME_TOKENS, Extent
 from xmcbench.data.texts import TextSubset
 from xmcbench.engine.device import default_device
-from xmcbench.engine.encoders.settings import MODULES, OWN, STATIC, EncoderConfig, Precision
+from xmcbench.engine.encoders.settings import MODULES, OWN, STATIC, WORDS, EncoderConfig, Precision
 from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index, search_flops
 from xmcbench.errors import XMCBenchError, check_extra
 from xmcbench.files.arrays import sort_header
@@ -192,10 +192,10 @@ class DualEncoder(Method):
             own = f"method {self.name!r} defines its own score"
             raise XMCBenchError(f"{own}, which is searched exactly: expected search: exact, found {self.config.search}")
         encoder.check_files()
-        if encoder.name not in OWN:
-            from xmcbench.engine.encoders.transformer import TransformerEncoder  # imports torch
+        if encoder.name not in OWN or encoder.words not in (None, *WORDS):
+            from xmcbench.engine.encoders.build import check_encoder  # imports torch
 
-            TransformerEncoder.check(encoder)
+            check_encoder(encoder)
         if self.config.search in APPROXIMATE:
             check_extra("faiss", "cpu", f"search: {self.config.search}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import file_digest, sha256
 from pathlib import Path
@@ -22,6 +22,12 @@ HUB = "hub:"  # before the id of a model of the Hugging Face hub
 POOLER = "pooler."  # weights that no pooling here reads
 ADAPTER_SETTINGS = "adapter_config.json"  # of peft
 SETTINGS = ("config.json", ADAPTER_SETTINGS)  # one of these is in the folder of a model
+INDEX = ".index.json"  # ends the name of a file that says which file holds which weight
+WEIGHTS = tuple(f"{name}{end}" for name in ("model.safetensors", "pytorch_model.bin") for end in ("", INDEX))
+OTHER_WEIGHTS = ("*.gguf", "*.onnx", "onnx/*.onnx", "*.h5", "*.msgpack", "*.safetensors", "*.bin", "*.pt", "*.pth")
+FLOATS = ("F64", "F32", "F16", "BF16")  # the types of weights that are not quantised, in a safetensors file
+LARGE = 2 * 2**30  # bytes of a folder whose weights only a trial loads together
+LFS = b"version https://git-lfs"  # begins a file that stands for another, which was not fetched
 _log = logging.getLogger(__name__)
 
 
@@ -32,7 +38,7 @@ class UnfitModelError(XMCBenchError):
 def place_of(name: str, what: str = "") -> str:
     """Where transformers finds the model of this name, `what` in messages: a folder, or an id of the hub.
 
-    Raises UnfitModelError where there is no such folder.
+    Raises UnfitModelError where there is no such folder, or not the whole of it.
     """
     what = what or repr(name)
     if name.startswith(HUB):
@@ -43,11 +49,27 @@ def place_of(name: str, what: str = "") -> str:
         near = suggest(folder.name, beside)
         hub = f"; a model of the Hugging Face hub is written {HUB}{name}" if name.count("/") == 1 and not near else ""
         raise UnfitModelError(f"{what}: no such folder{near}{hub}")
-    if (folder / ADAPTER_SETTINGS).is_file() and not (folder / "config.json").is_file():
+    for path in (path for path in sorted(folder.iterdir()) if path.is_file()):
+        with path.open("rb") as file:
+            if file.read(len(LFS)) == LFS:
+                raise UnfitModelError(
+                    f"{what}: {path.name} is a pointer of Git LFS, not the file: fetch it with git lfs pull"
+                )
+    if (folder / ADAPTER_SETTINGS).is_file():
+        if any((folder / file).is_file() for file in WEIGHTS):
+            raise UnfitModelError(
+                f"{what} holds a whole model and adapters ({ADAPTER_SETTINGS}), expected one of the two: move the "
+                "adapters to a folder of their own, which lora: {adapters: FOLDER} names"
+            )
         raise UnfitModelError(
             f"{what} holds adapters alone: expected the folder of their model, with lora: {{adapters: {name}}}"
         )
     return name
+
+
+def is_large(folder: Path) -> bool:
+    """Whether the weights of a folder are too many to be loaded before a trial needs them."""
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) > LARGE
 
 
 def digests_of(names: Iterable[str]) -> dict[str, str]:
@@ -96,6 +118,14 @@ def _reason(problem: Exception, name: str) -> str:
     if type(problem).__name__ == "SafetensorError" or "safetensors" in said.lower() or "deserializing" in said.lower():
         broken = next((path.name for path in sorted(Path(name).glob("*.safetensors"))), "model.safetensors")
         return f"{broken} is truncated or no safetensors file ({said}): copy or save the weights again"
+    if type(problem).__name__ == "UnpicklingError" or "weights_only" in said:
+        return "pytorch_model.bin is broken or holds more than weights, which is not run: save it as model.safetensors"
+    if "backend tokenizer" in said:
+        return "found no tokenizer.json: copy the tokenizer's files into the folder"
+    if isinstance(problem, KeyError):
+        return f"unknown {said} in a settings file"
+    if "custom code" in said:
+        return "its config.json asks for Python code of its own, which is not run: expected a model of transformers"
     if isinstance(problem, UnicodeDecodeError | json.JSONDecodeError):
         return f"a settings file is not JSON ({said}): copy the folder again"
     return said
@@ -169,9 +199,12 @@ def pretrained(
     Raises UnfitModelError, with a `remedy`, where weights are missing, in excess or of other shapes, unless that is
     `allowed`: then the missing ones begin at random. Of a model's layers the first `kept_layers` may be loaded alone.
     """
+    place = place_of(name, what)
+    if Path(place).is_dir():
+        _check_files(Path(place), what)
     with quiet():
         model, info = kind.from_pretrained(
-            place_of(name, what), output_loading_info=True, ignore_mismatched_sizes=True, **options
+            place, output_loading_info=True, ignore_mismatched_sizes=True, trust_remote_code=False, **options
         )
     if kept_layers is not None:
         info = {**info, "unexpected_keys": [key for key in info["unexpected_keys"] if _layer(key) < kept_layers]}
@@ -198,37 +231,78 @@ def quiet() -> Iterator[None]:
             messages.enable_progress_bar()
 
 
-def check_floats(folder: Path, what: str) -> None:
-    """Raises UnfitModelError for a weight in a folder's safetensors files that holds whole numbers, as quantised ones
-    do: read as floats they are other weights. Only the headers are read."""
-    from safetensors import SafetensorError, safe_open
+def _check_files(folder: Path, what: str) -> None:
+    """Raises UnfitModelError unless the folder has weights that transformers reads, and all that an index names."""
+    present = [name for name in WEIGHTS if (folder / name).is_file()]
+    if not present:
+        others = (str(path.relative_to(folder)) for kind in OTHER_WEIGHTS for path in sorted(folder.glob(kind)))
+        found = next(others, "")
+        raise UnfitModelError(
+            f"{what} cannot be loaded: found no {WEIGHTS[0]} in the folder{f' (found {found} instead)' * bool(found)}: "
+            "expected weights that save_pretrained of transformers wrote"
+        )
+    if present[0] == WEIGHTS[0] + INDEX:
+        _check_index(folder / present[0], what)
 
-    for path in sorted(folder.glob("*.safetensors")):
-        with (
-            suppress(SafetensorError, OSError),
-            safe_open(path, framework="pt") as tensors,
-        ):  # loading says what is wrong
-            for key in tensors.keys():  # noqa: SIM118  (no mapping)
-                if key.endswith(".weight") and (kind := tensors.get_slice(key).get_dtype())[0] in "IU":
-                    raise UnfitModelError(
-                        f"{what}: {path.name}: {key!r} holds whole numbers ({kind}), expected floats: save the weights "
-                        "before they are quantised"
-                    )
+
+def _check_index(index: Path, what: str) -> None:
+    """Raises UnfitModelError unless the files that an index names are in its folder and hold what it says."""
+    from safetensors import safe_open
+
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        by_file = {str(file): {key for key, other in places.items() if other == file} for file in places.values()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise UnfitModelError(f"{what}: {index.name}: expected JSON with a weight_map: copy the folder again") from None
+    for name, keys in sorted(by_file.items()):
+        path = index.parent / name
+        if name != path.name or not path.is_file():
+            lost = "is not in the folder" if name == path.name else "lies outside of the folder"
+            raise UnfitModelError(f"{what}: {index.name} names {name}, which {lost}: copy the whole folder again")
+        with safe_open(path, framework="pt") as tensors:
+            if absent := sorted(keys - set(tensors.keys())):
+                raise UnfitModelError(
+                    f"{what}: {index.name} says that {absent[0]!r} is in {name}, which lacks it: save the weights again"
+                )
+
+
+def check_floats(folder: Path, what: str) -> None:
+    """Raises UnfitModelError for a weight in a folder's safetensors files that is no float of 16 bits or more, as of
+    quantised models: read as floats they are other weights. Only the headers are read."""
+    for path, tensors in _opened(folder, what):
+        for key in tensors.keys():  # noqa: SIM118  (no mapping)
+            kind = tensors.get_slice(key).get_dtype()
+            if key.endswith((".weight", ".bias")) and kind not in FLOATS:
+                raise UnfitModelError(
+                    f"{what}: {path.name}: {key!r} holds numbers of type {kind}, expected {', '.join(FLOATS)}: save "
+                    "the weights before they are quantised"
+                )
 
 
 def check_finite(folder: Path, what: str) -> None:
     """Raises UnfitModelError for a weight in a folder's safetensors files that is not finite; one tensor at a time."""
+    for path, tensors in _opened(folder, what):
+        for key in tensors.keys():  # noqa: SIM118  (no mapping)
+            tensor = tensors.get_tensor(key)
+            if tensor.is_floating_point() and not bool(tensor.float().isfinite().all()):
+                raise UnfitModelError(not_finite(f"{what}: {path.name}", key))
+
+
+def not_finite(where: str, key: str) -> str:
+    """The message on a weight that is not finite in float32."""
+    return (
+        f"{where}: {key!r} has a number that is not finite in float32: save the weights again, from before the "
+        "training that broke them"
+    )
+
+
+def _opened(folder: Path, what: str) -> Iterator[tuple[Path, Any]]:
+    """The safetensors files of a folder, opened one by one. Raises UnfitModelError."""
     from safetensors import SafetensorError, safe_open
 
-    for path in sorted(folder.glob("*.safetensors")):
+    for path in (path for path in sorted(folder.glob("*.safetensors")) if path.is_file()):
         try:
             with safe_open(path, framework="pt") as tensors:
-                for key in tensors.keys():  # noqa: SIM118  (no mapping)
-                    tensor = tensors.get_tensor(key)
-                    if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                        raise UnfitModelError(
-                            f"{what}: {path.name}: {key!r} has a number that is not finite: save the weights again, "
-                            "from before the training that broke them"
-                        )
+                yield path, tensors
         except SafetensorError as problem:
             raise UnfitModelError(f"{what} cannot be loaded: {_reason(problem, str(folder))}") from problem

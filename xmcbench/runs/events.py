@@ -31,8 +31,17 @@ class FailureRecord:
     record: str  # JSON
 
 
-Event = TrialProgress | DiskFault | Recorded | FailureRecord
-KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (TrialProgress, DiskFault, Recorded, FailureRecord)}
+@dataclass(frozen=True)
+class Warned:
+    """A trial that goes on has met something that its user should know."""
+
+    message: str
+
+
+Event = TrialProgress | DiskFault | Recorded | FailureRecord | Warned
+KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (TrialProgress, DiskFault, Recorded, FailureRecord, Warned)
+}
 
 
 def encode(event: Event) -> str:

@@ -4,18 +4,21 @@ this process.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from xmcbench.runs.events import DiskFault, Event, FailureRecord, Recorded
+from xmcbench.runs.events import DiskFault, Event, FailureRecord, Recorded, Warned
 from xmcbench.runs.job import Job, WorkerRank, log_tail, now
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import Store, StoreError
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class RunningTrial:
                 self.failed = True
                 if self.store.record(record.key) is None:  # from a worker that does not see the store
                     self.store.write_record(record)
+            case Warned(message):
+                _log.warning("%s", message)
             case TrialProgress():
                 self.stage, self.spent = event.stage, dict(event.spent)
                 self.task.report(event)

@@ -25,6 +25,7 @@ from xmcbench.runs.plan import Action, Display, PlannedTrial, explain, select
 from xmcbench.runs.time_left import TimeLeft
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
+from xmcbench.teachers.costs import teachers_of
 from xmcbench.trial.budget import PassTooLargeError
 from xmcbench.trial.method import build_method
 from xmcbench.trial.provenance import CHANGED, OLDER_FORM, plugin_code, plugin_digest
@@ -209,6 +210,8 @@ class Runner:
             for name in method.info.secrets:
                 secret(name)  # also so that this process strips what it prints of it
             method.check_machine()
+            for teacher in teachers_of(method):
+                teacher.check_machine()
         except UnfitModelError:
             raise  # the user's files are not what the suite says: nothing is planned around that
         except XMCBenchError as problem:

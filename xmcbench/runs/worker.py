@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from threading import Lock
 
 from filelock import FileLock
 
 from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import InvalidPredictions
 from xmcbench.files.regular import MachineFault, machine_fault
-from xmcbench.files.secrets import redact_output
+from xmcbench.files.secrets import redact, redact_output
 from xmcbench.runs.attempt import Attempt, perform
-from xmcbench.runs.events import DiskFault, Event, Recorded, encode
+from xmcbench.runs.events import DiskFault, Event, Recorded, Warned, encode
 from xmcbench.runs.job import Job, WorkerRank
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.record import Record, Status
@@ -43,10 +45,11 @@ def main(directory: Path, events: int, rank: int, size: int) -> int:
     `events` is the file descriptor of a pipe for the lines of events (`xmcbench/runs/events.py`).
     """
     redact_output()
+    lock = Lock()  # threads of a teacher warn too
     with os.fdopen(events, "w", buffering=1) as pipe:
 
         def send(event: Event) -> None:
-            with suppress(BrokenPipeError):  # the parent is gone, and this process is about to be ended
+            with lock, suppress(BrokenPipeError):  # the parent is gone, and this process is about to be ended
                 pipe.write(encode(event))
 
         worker = WorkerRank(rank, size, directory / RENDEZVOUS if size > 1 else None, own_thread=True, fork=True)
@@ -79,11 +82,39 @@ def run_worker(job: Job, worker: WorkerRank, send: Callable[[Event], None]) -> R
     attempt = Attempt(job, send, worker)
     try:
         # A worker whose parent was killed may still be ending: two must not write to one directory.
-        with FileLock(attempt.directory / f".worker-{worker.rank}.lock"):
+        lock = FileLock(attempt.directory / f".worker-{worker.rank}.lock")
+        with lock, _warnings_sent(send) if worker.rank == 0 else nullcontext():
             return _run(attempt)
     except (OSError, StoreError, MachineFault) as problem:
         send(DiskFault(str(problem)))
         raise
+
+
+class _Warnings(logging.Handler):
+    """Sends the warnings of the harness and its rooms to the driver, and logs them as before."""
+
+    def __init__(self, send: Callable[[Event], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._send = send
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log and send a warning."""
+        if logging.lastResort is not None:
+            logging.lastResort.handle(record)
+        self._send(Warned(redact(record.getMessage())))
+
+
+@contextmanager
+def _warnings_sent(send: Callable[[Event], None]) -> Iterator[None]:
+    """In the block `send` receives the warnings of the harness and its rooms."""
+    handler, loggers = _Warnings(send), [logging.getLogger(name) for name in ("xmcbench", "xmcbench_plugins")]
+    for logger in loggers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeHandler(handler)
 
 
 def _run(attempt: Attempt) -> Record | None:

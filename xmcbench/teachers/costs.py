@@ -15,7 +15,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.teachers.judges import Known
 from xmcbench.teachers.teacher import Teacher
-from xmcbench.trial.method import build_method
+from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.trial import Trial
 
 WORD = 2  # tokens of an answer of one word, with what ends it
@@ -45,6 +45,12 @@ class Price(NamedTuple):
         return cls(prompts, answers)
 
 
+def teachers_of(method: Method) -> list[Teacher]:
+    """The teachers that a method's settings name."""
+    configs = [value for _, value in method.config if isinstance(value, Teacher.Config)]
+    return [registry().thing("teacher", config.name)(config) for config in configs]
+
+
 def teacher_costs(
     trials: Sequence[Trial], extents: Mapping[str, Extent | None], store: Path, price: Price | None = None
 ) -> list[str]:
@@ -54,10 +60,9 @@ def teacher_costs(
     lines = []
     for place, trial in reversed(first.items()):
         method, data = build_method(trial), extents.get(trial.dataset)
-        configs = [value for _, value in method.config if isinstance(value, Teacher.Config)]
-        if data is None or not configs:
+        if data is None or not (teachers := teachers_of(method)):
             continue
-        teacher: Teacher = registry().thing("teacher", configs[0].name)(configs[0])
+        teacher = teachers[0]
         calls = method.foreseen(data, trial.budget).get("teacher_calls")
         if teacher.simulated or calls == 0:
             continue

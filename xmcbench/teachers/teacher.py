@@ -157,6 +157,12 @@ class Teacher(ABC):
         self.served_as: set[str] = set()
         """The names by which a server has called its model, in this trial's replies and in earlier ones."""
 
+    def check_machine(self) -> None:  # noqa: B027
+        """Raises XMCBenchError if this machine lacks a package, a key or a file that the teacher needs. Asks nothing.
+
+        It is told before any trial runs.
+        """
+
     @property
     def title(self) -> str:
         """The teacher in tables and messages: its name and what distinguishes it from others of that name."""

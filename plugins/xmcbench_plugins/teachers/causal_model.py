@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from xmcbench.files.pretrained import UnfitModelError, loading, place_of, pretrained
+from xmcbench.files.pretrained import HUB, UnfitModelError, is_large, loading, place_of, pretrained
 from xmcbench.teachers.prompts import OneLabelPrompt, template
 from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
 
@@ -74,6 +74,18 @@ class CausalModel(Teacher):
         """A model in a folder is identified by the content of its files, not by the folder's path."""
         folder = Path(self.config.model)
         return {**super().identity(), "model": _content(folder) if folder.is_dir() else self.config.model}
+
+    def check_machine(self) -> None:
+        """Raises UnfitModelError unless a folder can be loaded whole and is a causal language model; large ones and
+        models of the hub are checked when a trial loads them."""
+        name = self.config.model
+        if name.startswith(HUB) or is_large(Path(place_of(name, f"teacher {self.title}: {name!r}"))):
+            return
+        try:
+            self._check_causal(self._load("cpu"))
+            _ = self._tokenizer
+        except TeacherError as problem:
+            raise UnfitModelError(str(problem)) from problem
 
     @property
     def longest_document(self) -> float:
@@ -190,13 +202,16 @@ class CausalModel(Teacher):
     @cached_property
     def _model(self) -> Any:
         import torch
-        from transformers import AutoModelForCausalLM
 
         best = "cuda" if torch.cuda.is_available() else "cpu"
-        device = best if self.config.device == "auto" else self.config.device
-        model = self._loaded(AutoModelForCausalLM, dtype=self.config.dtype).to(device).eval()
+        model = self._load(best if self.config.device == "auto" else self.config.device)
         self._check_causal(model)
         return model
+
+    def _load(self, device: str) -> Any:
+        from transformers import AutoModelForCausalLM
+
+        return self._loaded(AutoModelForCausalLM, dtype=self.config.dtype).to(device).eval()
 
     def _check_causal(self, model: Any) -> None:
         """Raise TeacherError where what a model says at a word depends on later words, as in a masked model.
@@ -209,6 +224,11 @@ class CausalModel(Teacher):
         texts_MW = torch.tensor([[ids[0], ids[1]], [ids[0], ids[-1]]], device=model.device)
         with torch.inference_mode():
             first_MV = model(input_ids=texts_MW, attention_mask=torch.ones_like(texts_MW)).logits[:, 0].float()
+        if not bool(first_MV.isfinite().all()) or float(first_MV.max() - first_MV.min()) == 0:
+            raise TeacherError(
+                f"teacher {self.title}: {self.config.model!r} gives all words the same probability, or none: expected "
+                "the weights of a trained model"
+            )
         if (first_MV[0] - first_MV[1]).abs().max() > SEES_AHEAD * first_MV.abs().max():
             raise TeacherError(
                 f"teacher {self.title}: {self.config.model!r} reads the words after the one that it predicts "
@@ -221,7 +241,8 @@ class CausalModel(Teacher):
             with loading(f"{what}: {name!r}", name) as offline:
                 options = {"revision": self.config.revision, "local_files_only": offline, **settings}
                 if not settings:
-                    return kind.from_pretrained(place_of(name, f"{what}: {name!r}"), **options)
+                    place = place_of(name, f"{what}: {name!r}")
+                    return kind.from_pretrained(place, trust_remote_code=False, **options)
                 remedy = "expected a causal language model with its head, which answers by the probabilities of words"
                 return pretrained(kind, name, f"{what}: {name!r}", remedy=remedy, **options)
         except UnfitModelError as problem:

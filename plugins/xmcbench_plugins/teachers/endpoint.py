@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import Field, field_validator
 
-from xmcbench.errors import import_extra
+from xmcbench.errors import check_extra, import_extra
 from xmcbench.files.secrets import redact, remember
 from xmcbench.teachers.prompts import (
     Prompt,
@@ -241,16 +241,26 @@ class Endpoint(Teacher):
         if client := self.__dict__.pop("_client", None):
             client.close()
 
-    @cached_property
-    def _client(self) -> Any:
-        settings, openai = self.config, import_extra("openai", "openai", "the teacher 'openai'")
+    def check_machine(self) -> None:
+        check_extra("openai", "openai", "the teacher 'openai'")
+        self._key()
+
+    def _key(self) -> str | None:
+        """The key, if there is one. Raises TeacherError where the hosted endpoint is meant, which needs one."""
+        settings = self.config
         key = os.environ.get(settings.key_variable)
         if key:
             remember(key)
-        if key is None and settings.base_url is None and "OPENAI_BASE_URL" not in os.environ:
+        if not key and settings.base_url is None and "OPENAI_BASE_URL" not in os.environ:
             raise TeacherError(
-                f"teacher {self.title}: expected a key in the environment variable {settings.key_variable}"
+                f"teacher {self.title}: expected a key in the environment variable {settings.key_variable}, or "
+                "base_url, the address of a server"
             )
+        return key
+
+    @cached_property
+    def _client(self) -> Any:
+        settings, openai, key = self.config, import_extra("openai", "openai", "the teacher 'openai'"), self._key()
         return openai.OpenAI(
             api_key=key or NO_KEY,
             base_url=settings.base_url,

@@ -250,6 +250,7 @@ def test_bad_words_are_one_line(folder: Path, tmp_path: Path, monkeypatch: pytes
     for tensors, reason in (
         ({"embedding.weight": torch.zeros(many)}, "found [10000], expected a vector for each word"),
         ({"embedding.weight": torch.zeros(many, 0)}, "expected a vector for each word"),
+        ({"embedding.weight": torch.zeros(many, 4)}, "all words have the same vector: expected a trained model's"),
         ({"embedding.weight": torch.full((many, 4), torch.nan)}, "has a number that is not finite"),
         ({"embedding.weight": torch.zeros(3, 4), "mapping": torch.full((many,), 3)}, "expected rows of 3 vectors"),
         (

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from xmcbench.files.pretrained import UnfitModelError
 from xmcbench.teachers import PROMPTS, Pairs, TeacherError
 from xmcbench_plugins.teachers.causal_model import CausalModel
 
@@ -122,6 +125,33 @@ def test_a_model_without_a_head_for_words_judges_nothing(tmp_path: Path, small_e
     told = r"of its weights are not in its files, first 'cls.predictions[^\n]*: expected a causal language model"
     with pytest.raises(TeacherError, match=told):
         Desk(tmp_path).judge(causal_model(Path(small_encoder)))(np.array([0]), np.array([0]))
+
+
+def zeros(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights = {key: torch.zeros_like(value) for key, value in weights.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("breaks", "reason"),
+    [
+        (zeros, "gives all words the same probability, or none: expected the weights of a trained model"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "found no model.safetensors in the folder"),
+        (lambda folder: (folder / "config.json").write_text("{"), "is not a valid JSON file"),
+    ],
+)
+def test_a_broken_folder_is_told_before_anything_is_planned(
+    chat_model: Path, tmp_path: Path, breaks: Callable[[Path], object], reason: str
+) -> None:
+    causal_model(chat_model).check_machine()
+    folder = Path(shutil.copytree(chat_model, tmp_path / "mine"))
+    breaks(folder)
+    with pytest.raises(UnfitModelError, match=reason) as caught:
+        causal_model(folder).check_machine()
+    assert "\n" not in str(caught.value)
+    with pytest.raises(TeacherError, match=reason):
+        Desk(tmp_path).judge(causal_model(folder))(np.array([0]), np.array([0]))
 
 
 def test_prompts_of_the_same_bytes_share_their_answers(chat_model: Path, tmp_path: Path) -> None:

@@ -69,6 +69,31 @@ def test_a_budget_and_several_labels_in_a_prompt_lower_them(capsys: pytest.Captu
     assert "at most 150 times" in planned(capsys, tmp_path, writes)
 
 
+def test_what_this_machine_lacks_for_a_teacher_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    suite, hosted = tmp_path / "suite.yaml", LMTX.replace(', base_url: "http://127.0.0.1:9/v1"', "")
+    for methods, told_of in (
+        (LMTX, ""),
+        (
+            hosted,
+            "fails: teacher openai m: expected a key in the environment variable OPENAI_API_KEY, or base_url, the",
+        ),
+    ):
+        planned(capsys, tmp_path, methods)
+        code, _, errors = told(capsys, "run", suite, "--store", tmp_path / "results", "--dry-run")
+        assert code == 0
+        assert told_of in errors
+        assert ("fails: " in errors) == bool(told_of)
+    broken = f"{{method: lmtx, teacher: {{name: transformers, model: {tmp_path / 'none'}}}, documents: 20}}"
+    planned(capsys, tmp_path, broken)
+    code, output, errors = told(capsys, "run", suite, "--store", tmp_path / "results", "--dry-run")
+    assert (code, output) == (2, "")
+    assert "none': no such folder" in errors
+
+
 def test_a_simulated_teacher_costs_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert planned(capsys, tmp_path, "{method: lmtx, teacher: annotated}") == ""
 

@@ -89,6 +89,18 @@ def test_an_endpoint_that_stays_down_is_a_clear_record_and_costs_nothing(bench: 
     assert server.answered().total() == PAIRS
 
 
+def test_what_a_trial_waits_for_is_told_where_the_run_was_started(
+    bench: Bench, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And in the trial's log. Who started the run may see nothing else for hours."""
+    server.start("429")
+    (record,) = bench.run(bench.suite(asker(remote(server, retries=3)), track="zero-shot")).values()
+    assert record.status is Status.OK
+    told = "warning: teacher openai m: its server answers 429: such requests are sent again, up to 3 times each"
+    assert caplog.text.count(told) == 1
+    assert (bench.store.directory(record.key) / "log.txt").read_text().count(told) == 1
+
+
 @pytest.mark.long
 def test_a_killed_run_keeps_what_was_answered(bench: Bench, server: Server) -> None:
     server.start("slow")

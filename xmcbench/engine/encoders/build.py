@@ -28,6 +28,11 @@ def build_encoder(config: EncoderConfig, texts: Sequence[str], seed: int, cache:
     return _class_of(config).build(config, texts, seed, cache)
 
 
+def check_encoder(config: EncoderConfig) -> None:
+    """Raises UnfitModelError unless the folder of the encoder, or of its words, can be loaded whole."""
+    _class_of(config).check(config)
+
+
 def load_encoder(config: EncoderConfig, directory: Path) -> Encoder:
     """The encoder that its `save` wrote."""
     return _class_of(config).load(config, directory)

@@ -41,6 +41,7 @@ from xmcbench.engine.encoders.settings import (
     TOKENIZER,
     WEIGHTS,
     WORDLLAMA,
+    WORDS,
     EncoderConfig,
     check_word_file,
     words_folder,
@@ -48,6 +49,7 @@ from xmcbench.engine.encoders.settings import (
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.engine.tables.touched_rows import TouchedRows
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.pretrained import UnfitModelError
 from xmcbench.trial.meter import encoded
 
 RANDOM_VOCABULARY, RANDOM_DIMENSION = 30_000, 256
@@ -91,7 +93,7 @@ class WordFiles:
         try:
             tokenizer = Tokenizer.from_file(str(self.tokenizer_file))
         except Exception as problem:  # tokenizers raises no class of its own
-            raise XMCBenchError(f"{self.tokenizer_file}: not a tokenizer: {problem}") from problem
+            raise UnfitModelError(f"{self.tokenizer_file}: not a tokenizer: {problem}") from problem
         return TextTokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer), special_tokens=False)
 
     def vectors(self) -> Tensor:
@@ -104,16 +106,18 @@ class WordFiles:
             if MAPPING in names:
                 rows_V = tensors.get_tensor(MAPPING).long()
                 if len(rows_V) and not 0 <= int(rows_V.min()) <= int(rows_V.max()) < len(vectors_VH):
-                    raise XMCBenchError(f"{self.weights_file}: {MAPPING}: expected rows of {len(vectors_VH):,} vectors")
+                    raise UnfitModelError(
+                        f"{self.weights_file}: {MAPPING}: expected rows of {len(vectors_VH):,} vectors"
+                    )
                 vectors_VH = vectors_VH[rows_V]
             if OF_IDS in names:
                 weights_V = tensors.get_tensor(OF_IDS).float()
                 if weights_V.shape != vectors_VH.shape[:1]:
                     found = f"found {list(weights_V.shape)}, expected a number for each of {len(vectors_VH):,} ids"
-                    raise XMCBenchError(f"{self.weights_file}: {OF_IDS}: {found}")
+                    raise UnfitModelError(f"{self.weights_file}: {OF_IDS}: {found}")
                 vectors_VH = vectors_VH * weights_V[:, None]
         if not vectors_VH.isfinite().all():
-            raise XMCBenchError(f"{self.weights_file}: a word vector has a number that is not finite")
+            raise UnfitModelError(f"{self.weights_file}: a word vector has a number that is not finite")
         return vectors_VH
 
     def shape(self) -> tuple[int, int]:
@@ -121,7 +125,9 @@ class WordFiles:
         with self._opened() as (tensors, names):
             shape = tensors.get_slice(names[0]).get_shape()
             if len(shape) != 2 or not shape[1]:
-                raise XMCBenchError(f"{self.weights_file}: {names[0]}: found {shape}, expected a vector for each word")
+                raise UnfitModelError(
+                    f"{self.weights_file}: {names[0]}: found {shape}, expected a vector for each word"
+                )
             return tensors.get_slice(MAPPING if MAPPING in names else names[0]).get_shape()[0], shape[1]
 
     @contextmanager
@@ -133,10 +139,10 @@ class WordFiles:
                 found = set(tensors.keys())
                 names = [name for name in (*KEYS, MAPPING, OF_IDS) if name in found]
                 if not names or names[0] not in KEYS:
-                    raise XMCBenchError(f"{self.weights_file}: no word vectors: expected one of {', '.join(KEYS)}")
+                    raise UnfitModelError(f"{self.weights_file}: no word vectors: expected one of {', '.join(KEYS)}")
                 yield tensors, names
         except SafetensorError as problem:
-            raise XMCBenchError(f"{self.weights_file}: not a safetensors file: {problem}") from problem
+            raise UnfitModelError(f"{self.weights_file}: not a safetensors file: {problem}") from problem
 
 
 def words_tokenizer(config: EncoderConfig, texts: Sequence[str], cache: Path) -> TextTokenizer:
@@ -161,12 +167,16 @@ def first_vectors(config: EncoderConfig, tokenizer: TextTokenizer, seed: int) ->
     vocabulary = len(tokenizer.tokenizer)
     rows, size = vectors_shape(config, vocabulary)
     if vocabulary > rows:
-        raise XMCBenchError(
+        raise UnfitModelError(
             f"words {config.words!r}: the tokenizer is of another vocabulary: it has {vocabulary:,} word pieces, "
             f"the table {rows:,} rows"
         )
     if config.words != RANDOM:
-        return WordFiles.of(config.words or MINILM).vectors()
+        files = WordFiles.of(config.words or MINILM)
+        vectors_VH = files.vectors()
+        if rows > 1 and bool((vectors_VH == vectors_VH[:1]).all()):
+            raise UnfitModelError(f"{files.weights_file}: all words have the same vector: expected a trained model's")
+        return vectors_VH
     return torch.empty(rows, size).normal_(0, size**-0.5, generator=torch.Generator().manual_seed(seed))
 
 
@@ -322,6 +332,12 @@ class StaticEncoder(Encoder):
             nn.init.orthogonal_(encoder.linear.weight, generator=torch.Generator().manual_seed(seed))
             nn.init.zeros_(encoder.linear.bias)
         return encoder
+
+    @classmethod
+    def check(cls, config: EncoderConfig) -> None:
+        """Raises XMCBenchError unless the folder of words can be loaded whole; words of packages are not read."""
+        if config.words not in (None, *WORDS):
+            cls.build(config, [], 0, Path())
 
     @classmethod
     def load(cls, config: EncoderConfig, directory: Path) -> StaticEncoder:

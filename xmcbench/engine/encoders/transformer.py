@@ -15,18 +15,31 @@ from torch import Tensor, nn
 
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.dropout import repeated
-from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.encoders.encoder import Encoder, embed_all
 from xmcbench.engine.encoders.lora import ADAPTER_SETTINGS, add_adapters, merged, read_adapters
 from xmcbench.engine.encoders.own_modules import OLD_MODES, POOLINGS, OwnModules, SentenceModule, saved_prompts
 from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, SETTINGS, EncoderConfig
 from xmcbench.engine.encoders.static import WordTable
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.pretrained import UnfitModelError, check_finite, check_floats, loading, place_of, pretrained, quiet
-from xmcbench.trial.meter import count_compilers, encoded
+from xmcbench.files.pretrained import (
+    UnfitModelError,
+    check_finite,
+    check_floats,
+    is_large,
+    loading,
+    not_finite,
+    place_of,
+    pretrained,
+    quiet,
+)
+from xmcbench.trial.meter import count_compilers, encoded, uncounted
 
 # Transformers in which every token attends to every other one, through `scaled_dot_product_attention` on a GPU.
 FULL_ATTENTION = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
+TRIED = 16  # words whose vectors are compared before a trial
+SAME = 1e-5  # of the largest number of some vectors: what they differ in at most where rounding alone tells them apart
+FEW = 0.8  # of the rows of a table of words: a tokenizer of fewer tokens is of another model
 
 
 class TransformerEncoder(Encoder):
@@ -69,6 +82,7 @@ class TransformerEncoder(Encoder):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # of weights that are allowed to be missing
             encoder = cls._pretrained(config, config.place, cls.own_modules(config))
+        encoder.check_words()
         if config.lora is not None:
             add_adapters(encoder.transformer, config.lora, config.name, seed)
         return encoder
@@ -101,18 +115,23 @@ class TransformerEncoder(Encoder):
         transformer, tokenizer = _loaded(config, place)
         for key, weight in transformer.named_parameters():
             if not bool(weight.isfinite().all()):
-                raise UnfitModelError(f"{_named(config)}: {key!r} has a number that is not finite: save it again")
+                raise UnfitModelError(not_finite(_named(config), key))
         return cls(config, transformer, tokenizer, own)
 
     @classmethod
     def check(cls, config: EncoderConfig) -> None:
-        """Raises UnfitModelError unless the folder of the encoder can be loaded whole. It keeps no weight in memory.
+        """Raises UnfitModelError unless the folder of the encoder can be loaded whole, and tells words apart.
 
-        A model of the hub is checked when a trial loads it.
+        Of a large folder weights are read one at a time; its words, and a model of the hub, are checked when a trial
+        loads it.
         """
         place = config.place
         if not Path(place).is_dir():
             place_of(place, _named(config)) if not config.on_hub else None
+            return
+        if not is_large(Path(place)):
+            plain = config.model_copy(update={"compile": False, "checkpointing": False})
+            cls._pretrained(plain, place, cls.own_modules(plain)).check_words()
             return
         # Without memory for the weights, which transformers does with the help of accelerate alone.
         _loaded(config, place, **({"device_map": {"": "meta"}} if find_spec("accelerate") else {}))
@@ -161,11 +180,47 @@ class TransformerEncoder(Encoder):
     def check_length(self, tokens: int) -> None:
         """Raise XMCBenchError where texts of that many tokens have more places than the transformer knows."""
         most = getattr(self.transformer.config, "max_position_embeddings", None)
+        for name, part in self.transformer.named_modules():
+            if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None:
+                most -= part.padding_idx + 1  # the first places, which RoBERTa gives no word
         if most is not None and tokens > most:
             raise XMCBenchError(
                 f"encoder {self.config.name!r} reads at most {most} tokens, found {tokens}: "
                 "lower max_query_length or max_label_length"
             )
+
+    def check_words(self) -> None:
+        """Raise UnfitModelError unless words have tokens that the model knows, and vectors that differ."""
+        what, vocabulary = _named(self.config), self.tokenizer.tokenizer.get_vocab()
+        words = sorted({word for token in vocabulary if (word := token.strip(WORD_MARKS)).isalpha()})
+        tokens = self.tokenizer.tokens([*words[:: max(1, len(words) // TRIED)][:TRIED], RARE], TRIED)
+        if (largest := int(tokens.ids.max(initial=0))) >= self._rows:
+            raise UnfitModelError(
+                f"{what}: its tokenizer gives texts the number {largest}, its model has a table of {self._rows:,} "
+                f"words: {COPY_TOKENIZER}"
+            )
+        with torch.compiler.set_stance("force_eager"), uncounted():
+            vectors_ND = embed_all(self, tokens, precision="float32", micro_batch_tokens=TRIED**2)
+        if not bool(vectors_ND.isfinite().all()):
+            raise UnfitModelError(f"{what}: the vectors of words are not finite: save its weights again")
+        groups: dict[int, dict[tuple[int, ...], int]] = {}  # texts of other lengths differ by their places alone
+        for text, (start, length) in enumerate(zip(tokens.starts.tolist(), tokens.lengths.tolist(), strict=True)):
+            groups.setdefault(length, {})[tuple(tokens.ids[start : start + length].tolist())] = text
+        compared = [vectors_ND[list(group.values())] for group in groups.values() if len(group) > 1]
+        if not compared or any(_differ(vectors_MD) for vectors_MD in compared):
+            return
+        named = self.transformer.named_parameters()
+        flat = next((key for key, weight in named if weight.ndim > 1 and bool((weight == weight[0]).all())), "")
+        raise UnfitModelError(
+            f"{what}: all words have the same vector{f': all rows of {flat!r} are equal' if flat else ''}: expected "
+            "weights of a trained model, save them again"
+        )
+
+    @property
+    def _rows(self) -> int:
+        """Rows of the table of words."""
+        model: Any = self.transformer
+        return int(model.get_input_embeddings().num_embeddings)
 
     def forward(self, ids_MW: Tensor, mask_MW: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Embeddings [M, H] in float32. Without a mask no token is padding, and attention is faster."""
@@ -227,9 +282,19 @@ def attention() -> str | None:
     return "eager" if default_device().type == "cpu" else None
 
 
+COPY_TOKENIZER = "copy the tokenizer's files into the folder of the weights that were trained with it"
+WORD_MARKS = "#\u2581\u0120"  # of word pieces, sentencepiece and bytes
+RARE = "\U00013000"  # a character that no tokenizer has a word for
+
+
 def _named(config: EncoderConfig) -> str:
     """The encoder in messages."""
     return f"encoder {config.name!r}"
+
+
+def _differ(vectors_MD: Tensor) -> bool:
+    """Whether some of the vectors differ by more than rounding."""
+    return float((vectors_MD - vectors_MD[0]).abs().max()) > SAME * float(vectors_MD.abs().max())
 
 
 def _loaded(config: EncoderConfig, place: str, **options: Any) -> tuple[Any, TextTokenizer]:
@@ -239,7 +304,6 @@ def _loaded(config: EncoderConfig, place: str, **options: Any) -> tuple[Any, Tex
     what = _named(config)
     with loading(what, place) as offline:
         settings = _settings(config, place_of(place, what), offline)
-        check_floats(Path(place), what)
         transformer = pretrained(
             AutoModel,
             place,
@@ -255,6 +319,7 @@ def _loaded(config: EncoderConfig, place: str, **options: Any) -> tuple[Any, Tex
             **_no_pooler(settings),
             **options,
         )
+        check_floats(Path(place), what)
         tokenizer = _tokenizer(config, place_of(place, what), offline)
     rows = transformer.get_input_embeddings().num_embeddings
     if config.ending and (number := tokenizer.tokenizer.convert_tokens_to_ids(config.ending)) >= rows:
@@ -262,16 +327,18 @@ def _loaded(config: EncoderConfig, place: str, **options: Any) -> tuple[Any, Tex
             f"{what}: ending: {config.ending!r} has number {number} in its tokenizer, expected a number below {rows}, "
             "the rows of the model's table of words"
         )
-    _check_vocabulary(tokenizer.tokenizer, rows, what)
+    _check_vocabulary(tokenizer.tokenizer, rows, what, config.incomplete)
     return transformer, tokenizer
 
 
-def _check_vocabulary(tokenizer: Any, rows: int, what: str) -> None:
+def _check_vocabulary(tokenizer: Any, rows: int, what: str, allowed: bool) -> None:
     """Raises UnfitModelError unless the tokenizer knows words, and none that the table of `rows` words lacks.
+
+    Many fewer words than rows are of another model, unless that is `allowed`.
 
     Tokens that were added to a vocabulary, as for images, may lie beyond the table: no text has them by chance.
     """
-    copy = "copy the tokenizer's files into the folder of the weights that were trained with it"
+    copy = COPY_TOKENIZER
     vocabulary = tokenizer.get_vocab()
     words = {token: number for token, number in vocabulary.items() if token not in tokenizer.get_added_vocab()}
     used = {token: vocabulary[token] for token in tokenizer.all_special_tokens if token in vocabulary}
@@ -285,6 +352,11 @@ def _check_vocabulary(tokenizer: Any, rows: int, what: str) -> None:
             f"{what}: its tokenizer has {len(vocabulary):,} tokens, its model a table of {rows:,} words: {first!r} has "
             f"number {beyond[first]}: {copy}"
         )
+    if (known := 1 + max(vocabulary.values())) < FEW * rows and not allowed:
+        raise UnfitModelError(
+            f"{what}: its tokenizer has {known:,} tokens, its model a table of {rows:,} words, many of which no text "
+            f"has: {copy}; --allow trains it nevertheless"
+        )
 
 
 def _prompts(config: EncoderConfig, own: dict[str, str]) -> dict[str, str]:
@@ -296,9 +368,9 @@ def _tokenizer(config: EncoderConfig, place: str, offline: bool) -> TextTokenize
     from transformers import AutoTokenizer
 
     with quiet():
-        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline)
+        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline, trust_remote_code=False)
     if tokenizer.pad_token_id is None:
-        raise XMCBenchError(
+        raise UnfitModelError(
             f"encoder {config.name!r}: its tokenizer has no padding token, expected pad_token in tokenizer_config.json"
         )
     if config.ending:
@@ -324,14 +396,22 @@ def _end_with(token: str, tokenizer: Any, name: str) -> None:
 
 
 def _settings(config: EncoderConfig, place: str, offline: bool) -> Any:
-    from transformers import AutoConfig
+    import transformers
 
-    settings = AutoConfig.from_pretrained(place, local_files_only=offline)
+    with quiet():
+        settings = transformers.AutoConfig.from_pretrained(place, local_files_only=offline, trust_remote_code=False)
     if getattr(settings, "is_encoder_decoder", False):
         raise UnfitModelError(
             f"encoder {config.name!r} is an encoder with a decoder ({settings.model_type}), whose states are not those "
             "of the text's tokens: expected the folder of an encoder or a decoder alone, as BERT's or Qwen's"
         )
+    for name in (getattr(settings, "architectures", None) or ()) if not config.incomplete else ():
+        named = getattr(getattr(getattr(transformers, str(name), None), "config_class", None), "model_type", None)
+        if named not in (None, settings.model_type):
+            raise UnfitModelError(
+                f"encoder {config.name!r}: config.json has architectures: {name}, which is a {named}, and model_type: "
+                f"{settings.model_type}: expected those of one model; --allow trains it nevertheless"
+            )
     if config.hidden_dropout is not None:
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
             if hasattr(settings, name):
