@@ -117,9 +117,13 @@ def check_sampler(sampler: Any, bench: Bench) -> None:
 
 
 def check_evaluator(evaluator: Any, bench: Bench) -> None:
-    """A suite may ask for it."""
-    (record,) = bench.run(bench.suite(["fake-ok"], metrics=["P@1", f"{evaluator.name}@1"]), debug=True).values()
-    assert record.metrics[f"{evaluator.name}@1"] == record.metrics["P@1"]
+    """A suite may ask for it, with its parameters; the record says whether its lowest value is the best."""
+    lower = getattr(evaluator, "lower_is_better", False)
+    name = f"{evaluator.name}:least=1" if lower else evaluator.name
+    (record,) = bench.run(bench.suite(["fake-ok"], metrics=["P@1", f"{name}@1"]), debug=True).values()
+    hits = 1 - record.metrics[f"{name}@1"] if lower else record.metrics[f"{name}@1"]
+    assert hits == pytest.approx(record.metrics["P@1"])
+    assert record.lower_is_better == ((name,) if lower else ())
 
 
 def check_dataset(source: Any, bench: Bench) -> None:

@@ -139,14 +139,15 @@ class Overall:
     improvability: Mean  # by what share of its error the best method's error is lower; 0 for the best (TabArena, 2025)
 
 
-def across_datasets(metric_DM: np.ndarray) -> list[Overall]:
-    """Compare M methods by a metric, as fractions of 1 where 1 is best, on D datasets.
+def across_datasets(metric_DM: np.ndarray, *, lower_is_better: bool = False) -> list[Overall]:
+    """Compare M methods by a metric, as fractions of 1 where 1 is best, or 0 where lower is better, on D datasets.
 
     Raises XMCBenchError for fewer than two datasets or methods.
     """
     num_datasets, num_methods = metric_DM.shape
     if min(num_datasets, num_methods) < 2:
         raise XMCBenchError(f"found {num_datasets} datasets and {num_methods} methods, expected at least 2 of each")
+    metric_DM = 1 - metric_DM if lower_is_better else metric_DM
     error_DM = 1 - metric_DM
     best_D1 = error_DM.min(axis=1, keepdims=True)
     parts = (

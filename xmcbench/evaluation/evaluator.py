@@ -1,4 +1,7 @@
-"""Metrics by name, "P@5" is the evaluator P at k = 5; and predictions to metrics with their intervals."""
+"""Metrics by name, "P@5" is the evaluator P at k = 5; and predictions to metrics with their intervals.
+
+`Head:most=50@5` is the evaluator Head at k = 5 with its parameter `most` at 50 (`xmcbench/evaluation/parameters.py`).
+"""
 
 from __future__ import annotations
 
@@ -46,6 +49,12 @@ class Evaluator(Protocol):
 
     An evaluator that computes the metric of another one by other code names that one in an attribute `repeats`. Where
     both are scored they must agree to `AGREEMENT`.
+
+    An evaluator of errors has an attribute `lower_is_better` that is true. Rankings, ties, the choice of checkpoints
+    and tuning then take the lowest value for the best.
+
+    The other fields of an evaluator that is a dataclass are parameters, if they have a default that is a number, a bool
+    or a string: `Head:most=50@5` is the metric of an evaluator whose field `most` is 50.
     """
 
     @property
@@ -71,12 +80,22 @@ def find_evaluators(metrics: Iterable[str], where: str = "") -> dict[str, Evalua
     found: dict[str, Evaluator] = {}
     for metric in metrics:
         name, k = _split(metric, where)
+        family, _, given = name.partition(":")
         try:
-            found[name] = registry().thing("evaluator", name)
+            found[name] = registry().thing("evaluator", family)
         except UnknownNameError:
             known = [f"{evaluator.name}@{k}" for evaluator in registry().all("evaluator")]
             raise registry().unknown("metric", metric, known, where) from None
+        if ":" in name:
+            from xmcbench.evaluation.parameters import with_parameters  # imports pydantic's adapters of types
+
+            found[name] = with_parameters(found[name], given, metric, where)
     return found
+
+
+def lower_is_better(evaluators: Mapping[str, Evaluator]) -> tuple[str, ...]:
+    """The names of those evaluators whose lower values are better."""
+    return tuple(sorted(name for name, own in evaluators.items() if getattr(own, "lower_is_better", False)))
 
 
 def _split(metric: str, where: str) -> tuple[str, int]:
@@ -161,6 +180,11 @@ def check_plugin(thing: Any) -> None:
     """Raise TypeError if `thing` cannot be registered as an evaluator."""
     if not callable(getattr(thing, "compute", None)):
         raise TypeError(f"{thing!r} is not an Evaluator of xmcbench.evaluation: it does not define compute")
+    name = getattr(thing, "name", "")
+    if isinstance(name, str) and (wrong := set(name) & set(":@=,")):
+        raise TypeError(f"the evaluator {name!r} has {min(wrong)!r} in its name, which separates k and parameters")
+    if not isinstance(getattr(thing, "lower_is_better", False), bool):
+        raise TypeError(f"{name}.lower_is_better is {thing.lower_is_better!r}, expected True or False")
 
 
 @dataclass(frozen=True)

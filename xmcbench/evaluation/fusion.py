@@ -19,9 +19,10 @@ import numpy as np
 import scipy
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation.evaluator import find_evaluators, score
+from xmcbench.evaluation.evaluator import find_evaluators, lower_is_better, score
 from xmcbench.evaluation.metrics import find_hits
 from xmcbench.evaluation.ranking import rank_sparse
+from xmcbench.trial.facts import worth
 from xmcbench.trial.predictions import Predictions
 
 RuleName = Literal["reciprocal-ranks", "weighted", "tree"]
@@ -177,12 +178,14 @@ def fit_fusion(
     if len(parts) > MAX_PARTS:
         raise XMCBenchError(f"fusion by weighted: found {len(parts)} methods, expected at most {MAX_PARTS}")
     evaluators, k = find_evaluators([metric]), max(part.k for part in parts)
+    lower = lower_is_better(evaluators)
     points = (point for point in product(range(STEPS + 1), repeat=len(parts)) if sum(point) == STEPS)
     even_first = sorted(points, key=lambda point: sum(x * x for x in point))
 
     def value(weights_P: np.ndarray) -> float:
         ranked = candidates.ranked(Weighted(weights_P).scores(candidates), k)
-        return score(find_hits(ranked, targets, inverse_propensity_L), [metric], evaluators)[metric]
+        found = score(find_hits(ranked, targets, inverse_propensity_L), [metric], evaluators)[metric]
+        return worth(metric, found, lower)
 
     return Weighted(max((np.array(point) / STEPS for point in even_first), key=value))
 

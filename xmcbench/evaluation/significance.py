@@ -54,6 +54,11 @@ class Sample:
         """The mean over seeds."""
         return float(self.values_S.mean())
 
+    @property
+    def negative(self) -> Sample:
+        """The sample of the negative metric: of a metric whose lower values are better, more of it is better."""
+        return Sample(self.seeds, -self.values_S, -self.replicates_SB)
+
     def minus(self, other: Sample) -> Sample:
         """The differences from `other`, seed by seed; both have the same seeds and the same test queries."""
         return Sample(self.seeds, self.values_S - other.values_S, self.replicates_SB - other.replicates_SB)
@@ -213,8 +218,9 @@ def relation_shown(found: Estimate, significant: bool, margin: float = 0.0) -> R
     return Relation.EQUAL if margin and found.equivalence_margin <= margin else Relation.UNDECIDED
 
 
-def tied_with_best(rows: Sequence[Sample]) -> list[bool]:
-    """Of each row, whether it is not the one with the highest mean, and not significantly different from it."""
+def tied_with_best(rows: Sequence[Sample], *, lower_is_better: bool = False) -> list[bool]:
+    """Of each row, whether it is not the one with the best mean, and not significantly different from it."""
+    rows = [own.negative for own in rows] if lower_is_better else rows
     best = max(range(len(rows)), key=lambda row: rows[row].mean)
     others = [row for row in range(len(rows)) if row != best]
     found = significant_together([difference(rows[best], rows[row]) for row in others])
@@ -222,11 +228,12 @@ def tied_with_best(rows: Sequence[Sample]) -> list[bool]:
     return [row in tied for row in range(len(rows))]
 
 
-def rank_intervals(rows: Sequence[Sample]) -> list[tuple[int, int]]:
+def rank_intervals(rows: Sequence[Sample], *, lower_is_better: bool = False) -> list[tuple[int, int]]:
     """The lowest and highest rank of each row that no pair of rows, corrected for their number, speaks against.
 
-    All intervals hold together with 95 % (Mohamad, Goeman and van Zwet, 2019). Rank 1 is that of the highest mean.
+    All intervals hold together with 95 % (Mohamad, Goeman and van Zwet, 2019). Rank 1 is that of the best mean.
     """
+    rows = [own.negative for own in rows] if lower_is_better else rows
     pairs = list(combinations(range(len(rows)), 2))
     differences = [difference(rows[first], rows[second]) for first, second in pairs]
     above, below = [0] * len(rows), [0] * len(rows)  # significantly better rows than each, and worse ones

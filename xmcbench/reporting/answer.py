@@ -37,7 +37,8 @@ def closing(group: Group) -> str:
         about = ", ".join(filter(None, (kind, "one seed" if row in alone and not once else "")))
         return f"{row.label} ({about})" if about else row.label
 
-    leads = f"{name(best)} has the highest {metric}, {cell(best, metric)}"
+    most = "lowest" if metric in group.lower_is_better else "highest"
+    leads = f"{name(best)} has the {most} {metric}, {cell(best, metric)}"
     if not others:
         return f"{leads}; no other row is ranked."
     if group.source == "published":
@@ -62,7 +63,7 @@ def _states(rows: Sequence[Row]) -> Counter[str]:
 
 
 def _behind(best: Row, other: Row, metric: str) -> str:
-    return f"{100 * (best.metrics[metric] - other.metrics[metric]):.1f}"
+    return f"{100 * (best.worth(metric) - other.worth(metric)):.1f}"
 
 
 def what_else(board: Leaderboard, shown: Sequence[Group], printed: Collection[About]) -> str:

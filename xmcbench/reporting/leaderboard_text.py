@@ -10,7 +10,7 @@ from typing import Any
 from xmcbench.files.csv_text import csv_text
 from xmcbench.reporting.answer import closing, main_tables, what_else
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.notes import legend, notes_of, of_claims, of_interval, of_name, of_value
+from xmcbench.reporting.notes import LOWER, legend, notes_of, of_claims, of_interval, of_name, of_value
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import About, Group, Leaderboard, Note, Row, budget_text, cell, heading, short_budget
 from xmcbench.reporting.text_table import (
@@ -183,7 +183,8 @@ def _columns(group: Group) -> list[Column]:
     for place, name in enumerate(group.metrics):
         known = sum(name in row.metrics for row in rows) / max(1, len(rows))
         importance = REQUIRED if name == group.sort else 40 + round(20 * known) - place
-        columns.append((Heading(name, importance=importance), _metric_cells(group, name)))
+        title = f"{name}{LOWER}" if name in group.lower_is_better else name
+        columns.append((Heading(title, importance=importance), _metric_cells(group, name)))
         if name == group.sort:
             columns += _uncertainty_columns(rows, name)
     for place, name in enumerate(group.columns):

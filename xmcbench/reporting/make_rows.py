@@ -115,6 +115,7 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         seeds=tuple(record.trial.seed for record in records),
         keys=tuple(record.key for record in records),
         metric_version=first.metric_version,
+        lower_is_better=tuple(sorted({name for record in records for name in record.lower_is_better})),
         plugin=first.trial.method,
         tuned=bool(first.chosen),
         held_out=first.trial.selection.queries if first.trial.selection else 0,
@@ -293,7 +294,9 @@ def with_uncertainty(
         most = max((sample.replicates_SB.shape[1] for sample in known.values()), default=0)
         compared = [keys for keys, sample in known.items() if sample.replicates_SB.shape[1] == most]
         if len(compared) > 1:
-            for keys, same in zip(compared, tied_with_best([known[keys] for keys in compared]), strict=True):
+            lower = any(record.is_lower(metric) for record in records.values())
+            marks = tied_with_best([known[keys] for keys in compared], lower_is_better=lower)
+            for keys, same in zip(compared, marks, strict=True):
                 tied[keys] |= {metric} if same else set()
                 tested[keys].add(metric)
     found = []

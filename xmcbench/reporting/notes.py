@@ -30,6 +30,7 @@ UNLIMITED = "◇"  # after a name: it, or its linear solver, spends nothing that
 STATED = "□"  # after a name: nobody has recomputed its metrics
 VERIFIED, NOT_REPRODUCED = "✓", "✗"  # after a name: what came of training it again
 IDLE = "∅"  # after a name: a part of the method never ran
+LOWER = " (min)"  # after a metric in a heading: its lowest value is the best
 CLAIM = "○"  # after a name: a paper's claim that this row is better than another was looked at here
 # Of every record: what the check of submissions can tell, and what it cannot.
 CHECKED = (
@@ -81,9 +82,9 @@ def of_row(row: Row, text: str) -> Note:
 
 def is_below_popular(row: Row, others: Iterable[Row], metric: str) -> bool:
     """Whether a trained row could be, and is not, better than the most frequent labels, which some of `others` are."""
-    popular = [other.metrics[metric] for other in others if other.plugin == POPULAR]
-    value = row.metrics[metric]
-    return bool(row.facts.get("steps") and popular) and value <= max(popular) and value < 1
+    popular = [other.worth(metric) for other in others if other.plugin == POPULAR]
+    value, perfect = row.worth(metric), 0 if row.worth(metric) < 0 else 1
+    return bool(row.facts.get("steps") and popular) and value <= max(popular) and value != perfect
 
 
 def of_name(row: Row) -> str:
@@ -277,6 +278,8 @@ def _notes(groups: Sequence[Group], surface: Surface) -> Iterator[Note]:
     yield reading(
         f"Metrics are in per cent. Rows are ranked by {sorts} within each table, and equal values share a rank."
     )
+    if lower := dict.fromkeys(name for group in groups for name in group.metrics if name in group.lower_is_better):
+        yield reading(f"(min): the lowest value is the best ({', '.join(lower)}).")
     if published := [row for row in rows if row.source == "published"]:
         yield from _published_notes(
             published, dict.fromkeys(name for group in groups for name in group.metrics), columns, surface
@@ -413,6 +416,8 @@ def what_is_wrong(record: Record) -> str:
         return f"its embeddings have collapsed, or learning_rate {rate} is far too high"
     metric = record.trial.selection.metric if record.trial.selection else ""
     values = [point[metric] for point in record.curve if metric in point]
+    if record.is_lower(metric):
+        values = [1 - value for value in values]
     if values and values[-1] < FELL * max(values):
         return f"{metric} fell from {max(values):.3f} to {values[-1]:.3f}: lower learning_rate ({rate})"
     if len(values) > 1 and values[-1] > ROSE * values[-2]:

@@ -329,16 +329,17 @@ def _ranked(group: Group, view: View, records: Mapping[str, Record], resampled: 
     sort = view.sort if view.sort and not order else "P@1" if "P@1" in every else usual[0]
     if view.sort is None and sort not in metrics:
         sort = metrics[0]
-    rows = sorted(group.rows, key=lambda row: (-row.metrics.get(sort, -1.0), row.status, row.label))
-    values = sorted({row.metrics[sort] for row in rows if _competes(row, sort, group.track)}, reverse=True)
+    rows = sorted(group.rows, key=lambda row: (-row.worth(sort), row.status, row.label))
+    values = sorted({row.worth(sort) for row in rows if _competes(row, sort, group.track)}, reverse=True)
     places = {value: place for place, value in enumerate(values, start=1)}
-    rows = [replace(row, rank=places[row.metrics[sort]]) if _competes(row, sort, group.track) else row for row in rows]
+    rows = [replace(row, rank=places[row.worth(sort)]) if _competes(row, sort, group.track) else row for row in rows]
     rows.sort(key=lambda row: row.rank is None)
     compared = tuple(dict.fromkeys([*metrics, sort]))
     if group.source != "published":
         rows = with_uncertainty(_beside_popular(rows, sort), compared, records, resampled)
     values_of = {name: {row.metrics[name] for row in rows if row.rank and name in row.metrics} for name in compared}
-    best = {name: tuple(sorted(own, reverse=True)[:2]) for name, own in values_of.items()}
+    lower = group.lower_is_better
+    best = {name: tuple(sorted(own, reverse=name not in lower)[:2]) for name, own in values_of.items()}
     if view.variants:
         rows = unfolded(rows, sort)
     if order:  # numbers from the least, then texts by letter, then what is not known
@@ -364,7 +365,7 @@ def unfolded(rows: Sequence[Row], sort: str) -> list[Row]:
     for row in rows:
         first, *others = row.folded or (row,)
         found += [replace(first, rank=row.rank), *others]
-    return sorted(found, key=lambda row: (-row.metrics.get(sort, -1.0), row.rank is None))
+    return sorted(found, key=lambda row: (-row.worth(sort), row.rank is None))
 
 
 def _competes(row: Row, sort: str, track: str) -> bool:

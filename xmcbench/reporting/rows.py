@@ -14,6 +14,7 @@ from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.curated import NamedMethod, methods, swept
 from xmcbench.reporting.text_table import Value, format_value, short_number
 from xmcbench.suite.tables import COLUMNS
+from xmcbench.trial.facts import is_lower, worth
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 
 Item = TypeVar("Item")
@@ -88,6 +89,7 @@ class Row:
     seeds: tuple[int, ...] = ()
     keys: tuple[str, ...] = ()  # of its trials
     metric_version: int = 0  # measured: of the definitions
+    lower_is_better: tuple[str, ...] = ()  # measured: evaluators whose lower values are better
     plugin: str = ""  # measured: the method plugin of its trials
     tuned: bool = False  # measured: a tuning chose its settings
     held_out: int = 0  # measured: training queries that it was not trained on, to evaluate it
@@ -119,6 +121,10 @@ class Row:
     def label(self) -> str:
         """Method and variant."""
         return f"{self.method} ({self.variant})" if self.variant else self.method
+
+    def worth(self, metric: str) -> float:
+        """How good its value of a metric is, so that more is better; below all others where it has none."""
+        return worth(metric, self.metrics[metric], self.lower_is_better) if metric in self.metrics else -inf
 
     @property
     def defined_as_now(self) -> bool:
@@ -177,8 +183,13 @@ class Group:
     dataset_hash: str = ""  # measured: of the content
     budget: dict[str, float] = field(default_factory=dict)  # measured: limits by name
     by: dict[str, str] = field(default_factory=dict)  # column and value, where rows are grouped by one
-    best: dict[str, tuple[float, ...]] = field(default_factory=dict)  # by metric: the two highest ranked values
+    best: dict[str, tuple[float, ...]] = field(default_factory=dict)  # by metric: the two best ranked values
     left_out: int = 0  # rows below the best that were asked for
+
+    @property
+    def lower_is_better(self) -> frozenset[str]:
+        """Those metrics of its rows whose lower values are better."""
+        return frozenset(name for row in self.rows for name in row.metrics if is_lower(name, row.lower_is_better))
 
     @property
     def every_metric(self) -> tuple[str, ...]:

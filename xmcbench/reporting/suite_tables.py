@@ -19,7 +19,7 @@ from xmcbench.reporting.text_table import TextTable, format_value
 from xmcbench.suite.tables import COLUMNS, TableShape, Target
 from xmcbench.trial.alike import newest_code
 from xmcbench.trial.budget import excused_step, over_budget
-from xmcbench.trial.facts import Ended, why_ended
+from xmcbench.trial.facts import Ended, why_ended, worth
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import Trial
 
@@ -39,7 +39,10 @@ def time_to_quality(records: Sequence[Record], target: Target) -> str:
     curves = [record.counted_curve for record in records]
     if not any({target.metric, target.unit} <= point.keys() for curve in curves for point in curve):
         return "-"
-    reached = ([point for point in curve if point.get(target.metric, -1.0) >= target.value] for curve in curves)
+    lower = {name for record in records for name in record.lower_is_better}
+    least = worth(target.metric, target.value, lower)
+    known = ([point for point in curve if target.metric in point] for curve in curves)
+    reached = ([one for one in own if worth(target.metric, one[target.metric], lower) >= least] for own in known)
     costs = [points[0][target.unit] for points in reached if points]
     if len(costs) < len(records):
         return f"{len(costs)} of {len(records)} seeds" if costs else "not reached"
@@ -54,9 +57,11 @@ def time_to_quality_table(cells: Sequence[SweepCell], target: Target) -> TextTab
     """What the trials of each cell had spent when they first reached the target: tokens, seconds, operations."""
     text = f"{target.metric}={100 * target.value:g}"
     columns = [f"to {text} in {unit}" for unit in UNITS]
+    lower = any(record.is_lower(target.metric) for cell in cells for record in cell.records)
+    bound = f"{100 * target.value:g} or {'less' if lower else 'more'}"
     note = (
-        f"spent at the first evaluation with {target.metric} of {100 * target.value:g} or more on held-out training "
-        "queries; means over seeds with 95 % intervals; -: without evaluations along the budget"
+        f"spent at the first evaluation with {target.metric} of {bound} on held-out training queries; means "
+        "over seeds with 95 % intervals; -: without evaluations along the budget"
     )
     table = cell_table(f"spent to {text}", TableShape(columns=columns), cells)
     return replace(table, headings=("method", *(CURVE_COSTS[unit] for unit in UNITS)), notes=(note,))
@@ -132,7 +137,7 @@ def cost_table(cells: Sequence[SweepCell], metric: str) -> TextTable:
         rows.append((label, *(_text(own, name) for name in (metric, *SHOWN_COSTS)), mark))
     headings = ("method", *(heading(name) for name in (metric, *SHOWN_COSTS)), "best of")
     notes = [
-        f"best of: no cell of the method, or of all methods, has as high a {metric} for less: in operations,",
+        f"best of: no cell of the method, or of all methods, has as good a {metric} for less: in operations,",
         "or in device time where one of two cells has none that are counted, as an outside program",
     ]
     if any(row[0].endswith(BELOW_POPULAR) for row in rows):
@@ -147,7 +152,7 @@ def _cost(cell: SweepCell) -> tuple[float, ...]:
 
 def _beats(first: SweepCell, second: SweepCell, metric: str) -> bool:
     """Whether the first is as good for less, or better for as much; not without a common cost."""
-    gain = first.row.metrics[metric] - second.row.metrics[metric]
+    gain = first.row.worth(metric) - second.row.worth(metric)
     saved = next((own - its for its, own in zip(_cost(first), _cost(second), strict=True) if own and its), -1.0)
     return gain >= 0 and saved >= 0 and (gain > 0 or saved > 0)
 
@@ -187,11 +192,12 @@ def _rank_table(cells: Sequence[SweepCell], metric: str, resampled: ResampledRec
     known = [(cell, own[metric]) for cell, own in zip(cells, stored, strict=True) if metric in own]
     if len(known) < 2:
         return
-    intervals = rank_intervals([own for _, own in known])
-    means = [cell.row.metrics[metric] for cell, _ in known]
+    lower = any(record.is_lower(metric) for cell, _ in known for record in cell.records)
+    intervals = rank_intervals([own for _, own in known], lower_is_better=lower)
+    means = [cell.row.worth(metric) for cell, _ in known]
     ranked = sorted(zip(means, known, intervals, strict=True), key=lambda row: -row[0])
     rows = tuple(
-        (cell.trial.label, f"{100 * mean:.2f}", str(1 + sum(other > mean for other in means)), f"{low} to {high}")
+        (cell.trial.label, f"{100 * abs(mean):.2f}", str(1 + sum(other > mean for other in means)), f"{low} to {high}")
         for mean, (cell, _), (low, high) in ranked
     )
     note = "95 %: the ranks that no pair of rows speaks against, all together (test queries and seeds, Holm)"

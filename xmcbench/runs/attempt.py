@@ -32,7 +32,7 @@ from xmcbench.engine.flops import charged_to_open_stages
 from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import check_predictions, drop_ignored, find_evaluators, truth_hash
 from xmcbench.evaluation.calibration import Calibration, fit_calibration
-from xmcbench.evaluation.evaluator import score_predictions
+from xmcbench.evaluation.evaluator import lower_is_better, score_predictions
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.pretrained import digests_of
 from xmcbench.plugins.registry import registry
@@ -291,8 +291,8 @@ def choose_length(attempt: Attempt) -> float:
         if attempt.worker.rank == 0 and (calibration := calibrate(attempt, method)) is not None:
             with atomic_write(attempt.directory / CALIBRATION) as file:
                 file.write(calibration.encode())
-        log = attempt.log
-        share = chosen_share(log.curve, trial.selection.metric, log.chosen_at)
+        log, lower = attempt.log, attempt.answers.lower_is_better
+        share = chosen_share(log.curve, trial.selection.metric, log.chosen_at, lower)
         spent = {name: log.ledger.spent(name) for name in SPENT if name not in log.ledger.not_counted}
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -313,6 +313,7 @@ def fit(
     held_out, rows, answers = None, np.arange(len(train.texts)), attempt.answers
     if selection:
         held_out, train, rows = hold_out(train, selection, trial.seed, job.metrics, answers)
+        attempt.outcome["lower_is_better"] = held_out.lower_is_better
     if trial.track == "zero-shot":
         train = train.unannotated(method.name)
     settings = method.config.model_dump(mode="json")
@@ -376,13 +377,15 @@ def hold_out(
         )
     held_out, remaining = held_out_rows(selection, seed, total)
     judge = Judge(train, held_out, list(dict.fromkeys([selection.metric, *metrics])))
+    answers.lower_is_better = judge.lower_is_better
 
     def metrics_of(predictions: Predictions) -> dict[str, float]:  # holds no test target
         scores = judge.scores(predictions)
         answers.note(predictions, scores)
         return scores
 
-    held = HeldOut(judge.queries.texts, metrics_of, selection.metric, selection.evaluations, selection.patience)
+    how = selection.metric, selection.evaluations, selection.patience
+    held = HeldOut(judge.queries.texts, metrics_of, *how, answers.lower_is_better)
     return held, train.most_rows(remaining), remaining
 
 
@@ -395,7 +398,7 @@ def judge_held_out(attempt: Attempt, method: Method, held_out: HeldOut) -> Recor
         with attempt.sandbox.closed("predict"), attempt.embedders(), log.ledger.uncharged():
             metrics = held_out.evaluate(method.predict, num_labels)
         log.add_point(1.0, metrics)
-    best = max(point[held_out.metric] for point in log.curve if held_out.metric in point)
+    best = max(held_out.worth(point) for point in log.curve if held_out.metric in point)
     if (answers := attempt.answers.of(best)) is not None:
         attempt.outcome["digests"] = {HELD_OUT: attempt.store.write_held_out(attempt.job.trial.key, answers)}
     return finish(attempt, num_parameters=int(method.num_parameters))
@@ -491,6 +494,9 @@ def score(attempt: Attempt, predictions: Predictions) -> Record:
     scores = score_predictions(predictions, dataset, metrics, evaluators)
     digests[RESAMPLED] = store.write_resampled(key, scores.resampled, truth)
     outcome["evaluators"] = evaluator_digests(evaluators)
+    selection = attempt.job.trial.selection
+    chosen_by = [selection.metric] if selection else []
+    outcome["lower_is_better"] = lower_is_better(evaluators | find_evaluators(chosen_by))
     return finish(attempt, metrics=scores.metrics, intervals=scores.intervals, metric_version=METRIC_VERSION)
 
 

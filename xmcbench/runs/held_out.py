@@ -13,9 +13,10 @@ import numpy as np
 from xmcbench.data import TrainingData
 from xmcbench.evaluation import check_predictions, drop_ignored, find_evaluators, find_hits, fit_fusion
 from xmcbench.evaluation import score as score_hits
-from xmcbench.evaluation.evaluator import resampled_metrics
+from xmcbench.evaluation.evaluator import lower_is_better, resampled_metrics
 from xmcbench.evaluation.metrics import Hits, inverse_propensity, label_counts
 from xmcbench.evaluation.significance import Sample
+from xmcbench.trial.facts import worth
 from xmcbench.trial.predictions import Predictions
 
 
@@ -25,6 +26,7 @@ class Judge:
     def __init__(self, train: TrainingData, rows: np.ndarray, metrics: Sequence[str]) -> None:
         self.queries, self.metrics, self._card = train.rows(rows), list(metrics), train.card
         self._counts, self._evaluators = label_counts(train.targets), find_evaluators(self.metrics)
+        self.lower_is_better = lower_is_better(self._evaluators)
         self.weights_L = inverse_propensity(train.targets, train.card.propensity_a, train.card.propensity_b)
 
     def hits(self, predictions: Predictions) -> Hits:
@@ -62,17 +64,18 @@ class Answers:
 
     def __init__(self, metric: str) -> None:
         self._metric, self.asked = metric, 0
+        self.lower_is_better: tuple[str, ...] = ()
         self._kept: list[tuple[float, Predictions]] = []
 
     def note(self, predictions: Predictions, metrics: dict[str, float]) -> None:
         """Keep an answer if it is the best so far, and for as long as it is the last."""
         self.asked += 1
-        value = metrics[self._metric]
+        value = worth(self._metric, metrics[self._metric], self.lower_is_better)
         best = self._kept[:1] if self._kept and self._kept[0][0] >= value else [(value, predictions)]
         self._kept = [*best, (value, predictions)]
 
     def of(self, value: float) -> Predictions | None:
-        """The answers with this value of the metric: those of the chosen weights. None if they are not kept."""
+        """The answers of this worth: those of the chosen weights. None if they are not kept."""
         return next((predictions for own, predictions in self._kept if own == value), None)
 
 

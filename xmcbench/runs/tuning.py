@@ -27,6 +27,7 @@ from xmcbench.files.regular import read_regular
 from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.runner import Runner
 from xmcbench.suite.tuning import REPEATS, Range, Tune
+from xmcbench.trial.facts import worth
 from xmcbench.trial.method import build_method
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.run import derive_seed
@@ -59,7 +60,7 @@ class Sample(BaseModel):
 
     def as_dict(self, metric: str) -> dict[str, Any]:
         """The sample as a record keeps it."""
-        own, *again = (value if math.isfinite(value) else None for value in self.qualities(metric))
+        own, *again = (abs(value) if math.isfinite(value) else None for value in self.qualities(metric))
         last = self.records[-1]
         told = {"settings": self.settings, "quality": own, "trial": last.key, "budget": last.trial.budget.limits()}
         return told | ({"again": [value for value in again if value is not None]} if again else {})
@@ -259,7 +260,7 @@ class Search:
             "metric": self.metric,
             "on": self.best.records[-1].selection_split,
             "settings": self.best.settings,
-            "quality": self.best.qualities(self.metric)[0],
+            "quality": abs(self.best.qualities(self.metric)[0]),
             "samples": [sample.as_dict(self.metric) for sample in samples],
             "spent": {name: cost for name, cost in spent.items() if cost},
         }
@@ -285,8 +286,11 @@ class Search:
 
 
 def quality(record: Record, metric: str) -> float:
-    """The best value of `metric` in the trial's curve, that of the chosen checkpoint; NaN if the curve is empty."""
-    values = [point[metric] for point in record.curve if metric in point]
+    """The best value of `metric` in the trial's curve, that of the chosen checkpoint; NaN if the curve is empty.
+
+    Where lower values are better it is the negative of the lowest one, so that more is better.
+    """
+    values = [worth(metric, point[metric], record.lower_is_better) for point in record.curve if metric in point]
     return max(values) if values and record.status in SCORED else math.nan
 
 

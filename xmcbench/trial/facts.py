@@ -7,7 +7,7 @@ older code hold sentences in their place, which are read here and nowhere else.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, NotRequired
 
@@ -43,13 +43,31 @@ class Choice(Frozen):
     way: str = ""  # by the method itself: how, in its own words
 
 
-def is_flat(curve: Sequence[Mapping[str, float]], metric: str, patience: int | None) -> bool:
-    """Whether the metric has not risen for `patience` evaluations; never without a patience."""
-    values = [point[metric] for point in curve]
+def worth(metric: str, value: float, lower: Container[str] = ()) -> float:
+    """How good a value of a metric is, so that more is better: its negative for evaluators in `lower`.
+
+    >>> worth("P@1", 0.5, {"miss"}), worth("miss@5", 0.5, {"miss"})
+    (0.5, -0.5)
+    """
+    return -value if is_lower(metric, lower) else value
+
+
+def is_lower(metric: str, lower: Container[str]) -> bool:
+    """Whether lower values of a metric are better: those of the evaluators in `lower` are."""
+    return metric.partition("@")[0] in lower
+
+
+def is_flat(
+    curve: Sequence[Mapping[str, float]], metric: str, patience: int | None, lower: Container[str] = ()
+) -> bool:
+    """Whether the metric has not improved for `patience` evaluations; never without a patience."""
+    values = [worth(metric, point[metric], lower) for point in curve]
     return patience is not None and bool(values) and len(values) - 1 - values.index(max(values)) >= patience
 
 
-def chosen_share(curve: Sequence[Mapping[str, float]], metric: str, noted: float | None = None) -> float:
+def chosen_share(
+    curve: Sequence[Mapping[str, float]], metric: str, noted: float | None = None, lower: Container[str] = ()
+) -> float:
     """The share of the budget after which the best weights by `metric` were evaluated; 1 where nothing was to choose.
 
     `noted` is what the method says itself, where its curve does not show it.
@@ -57,7 +75,7 @@ def chosen_share(curve: Sequence[Mapping[str, float]], metric: str, noted: float
     points = [point for point in curve if metric in point]
     if noted is not None or len(points) < 2:
         return 1.0 if noted is None else noted
-    return min(1.0, max(points, key=lambda point: point[metric]).get("fraction", 1.0))
+    return min(1.0, max(points, key=lambda point: worth(metric, point[metric], lower)).get("fraction", 1.0))
 
 
 def why_ended(spent: Mapping[str, Any]) -> Ended | None:

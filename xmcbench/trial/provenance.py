@@ -127,9 +127,13 @@ def plugin_digest(trial: Trial) -> str:
 
 
 def evaluator_digests(names: Iterable[str]) -> dict[str, str]:
-    """The digests of the code of evaluators, by name. Those of xmcbench have none: `METRIC_VERSION` tells of them."""
-    own = (name for name in dict.fromkeys(names) if registry().origin("evaluator", name) != OWN)
-    return {name: code_of(registry().packages("evaluator", name)).digest for name in own}
+    """The digests of the code of evaluators, by name. Those of xmcbench have none: `METRIC_VERSION` tells of them.
+
+    A name may have parameters: `Head:most=50`.
+    """
+    families = {name: name.partition(":")[0] for name in names}
+    own = {name: family for name, family in families.items() if registry().origin("evaluator", family) != OWN}
+    return {name: code_of(registry().packages("evaluator", family)).digest for name, family in own.items()}
 
 
 def code_files(kind: str, name: str) -> tuple[Path, ...]:

@@ -20,7 +20,7 @@ from typing_extensions import TypedDict
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
 from xmcbench.trial.budget import OPERATIONS, Clock, Ledger
-from xmcbench.trial.facts import Choice, Chosen, RecordedChoice, RecordedEnd
+from xmcbench.trial.facts import Choice, Chosen, RecordedChoice, RecordedEnd, is_lower
 from xmcbench.trial.record_fields import CODE_FORM, Amount, Count, Fraction, Frozen, Point, Provenance
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
 from xmcbench.trial.versions import Versions, older_parts
@@ -107,6 +107,8 @@ class Record(Frozen):
     metric_version: Count = 0  # of the definitions in `xmcbench.evaluation`
     # By name: digests of the code of evaluators that plugins define (`xmcbench.trial.code`).
     evaluators: dict[str, str] = Field(default_factory=dict, exclude_if=not_)
+    # Names of evaluators of its metrics and its curve whose lower values are better.
+    lower_is_better: tuple[str, ...] = Field(default=(), exclude_if=not_)
     # By name, as in the settings: digests of pretrained models (`xmcbench.files.pretrained`).
     pretrained: dict[str, str] = Field(default_factory=dict, exclude_if=not_)
     spent: Spent = Field(default_factory=dict)  # the ledger, and what predicting cost
@@ -163,6 +165,10 @@ class Record(Frozen):
         named = [f"{name} {own}" for names in (self.evaluators, self.pretrained) for name, own in sorted(names.items())]
         parts = [self.trial.but_seed, self.code, str(self.metric_version), self.truth_hash, *named]
         return "\n".join(parts)
+
+    def is_lower(self, metric: str) -> bool:
+        """Whether lower values of a metric are better."""
+        return is_lower(metric, self.lower_is_better)
 
     def definition(self, metric: str) -> tuple[int, str]:
         """The definition that a metric was computed by: equal for values that are comparable."""

@@ -21,7 +21,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.files import secrets
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.embedder import Embedder
-from xmcbench.trial.facts import Choice, Ended
+from xmcbench.trial.facts import Choice, Ended, worth
 from xmcbench.trial.meter import part_begun
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.trial import Selection
@@ -144,11 +144,16 @@ class HeldOut:
     score: Callable[[Predictions], dict[str, float]]  # metrics of predictions for `texts`, by name
     metric: str = "nDCG@5"  # the metric to choose by
     evaluations: int = 4  # how many evaluations to spread over the budget
-    patience: int | None = None  # evaluations without a rise of the metric that end training; None: the budget does
+    patience: int | None = None  # evaluations without progress in the metric that end training; None: the budget does
+    lower_is_better: tuple[str, ...] = ()  # evaluators whose lower values are better
 
     def evaluate(self, predict: Callable[[Texts, int], Predictions], num_labels: int) -> dict[str, float]:
         """The metrics of what `predict(texts, k)` answers, by name; `num_labels` are those of the dataset."""
         return self.score(predict(self.texts, min(HELD_OUT_LABELS, num_labels)))
+
+    def worth(self, metrics: Mapping[str, float]) -> float:
+        """How good these metrics are by the one to choose by: more is better, also where lower values of it are."""
+        return worth(self.metric, metrics[self.metric], self.lower_is_better)
 
 
 def held_out_rows(selection: Selection, seed: int, total: int) -> tuple[np.ndarray, np.ndarray]:

@@ -39,7 +39,7 @@ def harness_versions(metric: str | None, limits: Collection[str]) -> dict[str, i
     versions = {charge_part("device_seconds"): SECONDS_VERSION} if "device_seconds" in limits else {}
     if metric is None:
         return versions
-    name = metric.partition("@")[0]
+    name = metric.partition("@")[0].partition(":")[0]
     return versions | {"selection": SELECTION_VERSION, f"evaluator {name}": registry().version("evaluator", name)}
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from textwrap import shorten
 
 from xmcbench.data import Dataset
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.comparison import ComparedMetric, Comparison
+from xmcbench.reporting.notes import LOWER
 from xmcbench.reporting.text_table import TextTable, percent_interval, printable
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
@@ -53,7 +55,11 @@ def comparison_table(
         "excludes 0. Each line is a test of its own: p and * are not corrected for the number of lines. Sees: the "
         "smallest true difference that this comparison would show with 80 % power.",
     )
-    return compared_table(f"{first.dataset}: {first.label} and {second.label}", "metric", compared, notes)
+    lower = [result.name for result in compared if sides[0][0].is_lower(result.name)]
+    if lower:
+        notes = (*notes, f"{LOWER.strip()}: the lowest value is the best.")
+    named = [replace(own, name=f"{own.name}{LOWER}") if own.name in lower else own for own in compared]
+    return compared_table(f"{first.dataset}: {first.label} and {second.label}", "metric", named, notes)
 
 
 def compared_table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: Sequence[str] = ()) -> TextTable:

@@ -211,7 +211,7 @@ def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
     least = max(costs(row)[cost] for row in rows) / SPAN
     found = dict.fromkeys(_point(row, max(least, costs(row)[cost]), metric) for row in rows)  # papers repeat rows
     points = sorted(found, key=lambda point: (-point.y, point.name, point.x))
-    front = _front(points)
+    front = _front(points, lower=any(row.worth(metric) < 0 for row in rows))
     every = {point.name: point for point in reversed([*front[::-1], *points])}
     named = list(every.values())[::-1][:DIRECT]
     with drawing(path, PAGE, 3.3) as axes:
@@ -244,11 +244,12 @@ def _point(row: Row, cost: float, metric: str) -> Point:
     return Point(row.source, row.called, row.family, cost, 100 * value, error)
 
 
-def _front(points: Sequence[Point]) -> list[Point]:
-    """The points that no other point beats in both cost and metric, cheapest first."""
+def _front(points: Sequence[Point], *, lower: bool = False) -> list[Point]:
+    """The points that no other point beats in both cost and metric, cheapest first; `lower` values may be better."""
     front: list[Point] = []
-    for point in sorted(points, key=lambda point: (point.x, -point.y)):
-        if not front or point.y > front[-1].y:
+    sign = -1 if lower else 1
+    for point in sorted(points, key=lambda point: (point.x, -sign * point.y)):
+        if not front or sign * point.y > sign * front[-1].y:
             front.append(point)
     return front
 

@@ -179,7 +179,9 @@ def across_datasets_table(records: Sequence[Record], metric: str, resampled: Res
         if (label, dataset) not in values:
             raise XMCBenchError(f"{label} has no trial on {dataset}: expected each method on every dataset")
     metric_DM = np.array([[values[label, dataset] for label in labels] for dataset in datasets])
-    ranked = sorted(zip(labels, across_datasets(metric_DM), strict=True), key=lambda pair: pair[1].mean_rank.value)
+    lower = any(record.is_lower(metric) for record in records)
+    standings = across_datasets(metric_DM, lower_is_better=lower)
+    ranked = sorted(zip(labels, standings, strict=True), key=lambda pair: pair[1].mean_rank.value)
     decided = _decided(trials, metric, resampled)
     rows = tuple(
         (
@@ -236,8 +238,9 @@ def _decided(
     known = [(*place, own[metric]) for place, own in stored.items() if metric in own]
     pairs = [(first, second) for first, second in combinations(known, 2) if first[1] == second[1]]
     found = [difference(first[2], second[2]) for first, second in pairs]
+    sign = -1 if any(record.is_lower(metric) for own in trials.values() for record in own) else 1
     return [
-        (first[0], second[0]) if own.value > 0 else (second[0], first[0])
+        (first[0], second[0]) if sign * own.value > 0 else (second[0], first[0])
         for (first, second), own, significant in zip(pairs, found, significant_together(found), strict=True)
         if significant
     ]

@@ -461,7 +461,7 @@ def curve_problems(record: Record) -> Iterator[str]:
     if selection := record.trial.selection:
         yield from _evaluations(record, selection)
         if all(selection.metric in point for point in record.curve):
-            flat = is_flat(record.curve, selection.metric, selection.patience)
+            flat = is_flat(record.curve, selection.metric, selection.patience, record.lower_is_better)
     if "ended" in record.spent and _plain(record) and not (flat and record.spent["ended"] is Ended.FLAT):
         yield f"it ended early: {end_of_training(record)}, of which curve and settings show nothing"
 

@@ -126,7 +126,7 @@ def _result(record: Record, metric: str, costs: dict[str, Any]) -> dict[str, Any
             "metric_kind": name,
             "metric_unit": "proportion",
             "metric_parameters": {"k": int(k)} if k.isdigit() else {},
-            "lower_is_better": False,
+            "lower_is_better": record.is_lower(metric),
             "score_type": "continuous",
             "min_score": 0,
             "max_score": 1,

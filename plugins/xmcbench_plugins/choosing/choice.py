@@ -140,7 +140,7 @@ def seconds_of(record: Record) -> float:
 
 def best_share(record: Record, metric: str) -> float:
     """The share of the budget at which the best evaluation of a training was; 1 where there was no other."""
-    return chosen_share(record.curve, metric, record.spent.get("chosen_at"))
+    return chosen_share(record.curve, metric, record.spent.get("chosen_at"), record.lower_is_better)
 
 
 class Choosing:

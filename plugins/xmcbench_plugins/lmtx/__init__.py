@@ -251,7 +251,7 @@ class LMTX(EmbeddingMethod):
             metrics = {TEACHER_METRIC: float(judged.yes.mean())} if judged is not None and judged.asked.all() else {}
         context = {"cycle": len(cycles.scores) + 1, "teacher_calls": ledger.teacher_calls}
         run.log.add_point(min(1.0, ledger.fraction(run.budget)), {**context, **metrics})
-        return metrics.get(TEACHER_METRIC if held_out is None else held_out.metric, math.inf)
+        return held_out.worth(metrics) if held_out is not None else metrics.get(TEACHER_METRIC, math.inf)
 
     def _judged(self, documents: Documents, judge: teachers.Judge, run: Run) -> teachers.Judgements | None:
         """The teacher's answers about the best label of the development documents, which are training documents.

@@ -24,7 +24,7 @@ from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.store import Store
 from xmcbench_plugins.ray.executor import RESTARTS, RayExecutor, ray_module, run_attempt, use_own_gpus
 
-WORST = -1.0  # the quality of a sample that has none; metrics are not negative
+WORST = -2.0  # the quality of a sample that has none: metrics, and negatives of errors, are not so low
 
 
 def run_samples(executor: RayExecutor, display: Display, runner: Runner, search: Search) -> bool:

@@ -188,7 +188,7 @@ def rescore(
 def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
     """The record with its metrics recomputed, and those in `added`."""
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators, truth_hash
-    from xmcbench.evaluation.evaluator import score_predictions, stored_predictions
+    from xmcbench.evaluation.evaluator import lower_is_better, score_predictions, stored_predictions
     from xmcbench.reporting.find import unscored
     from xmcbench.trial.budget import over_budget
     from xmcbench.trial.provenance import evaluator_digests
@@ -206,6 +206,7 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
         "intervals": scores.intervals,
         "metric_version": METRIC_VERSION,
         "evaluators": evaluator_digests(evaluators),
+        "lower_is_better": tuple(sorted({*record.lower_is_better, *lower_is_better(evaluators)})),
     }
     if unscored(store, record):
         over = over_budget(record.trial.budget, record.spent)

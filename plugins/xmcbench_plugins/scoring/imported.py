@@ -13,7 +13,14 @@ import numpy as np
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.evaluation.entries import Expected, Ranked
-from xmcbench.evaluation.evaluator import Evaluator, Scores, score_predictions, truth_hash
+from xmcbench.evaluation.evaluator import (
+    Evaluator,
+    Scores,
+    find_evaluators,
+    lower_is_better,
+    score_predictions,
+    truth_hash,
+)
 from xmcbench.evaluation.prediction_files import read_entries
 from xmcbench.evaluation.ranking import drop_ignored
 from xmcbench.reporting.describe import metric_rows
@@ -76,6 +83,7 @@ def write_unbudgeted(
         intervals=scores.intervals,
         metric_version=METRIC_VERSION,
         evaluators=evaluator_digests(name.partition("@")[0] for name in scores.metrics),
+        lower_is_better=lower_is_better(find_evaluators(scores.metrics)),
         parts=origin.parts,
         selection_split=origin.chosen_by,
         digests={

@@ -140,7 +140,7 @@ class SecondStage(Method):
         run.log.curve.clear()
         if held_out is not None:
             if curve:
-                best = max(curve, key=lambda point: point[held_out.metric])
+                best = max(curve, key=held_out.worth)
                 run.log.chosen_at = min(1.0, best["fraction"])
             with run.ledger.uncharged():
                 metrics = held_out.evaluate(self.predict, len(self.first.index_LD))

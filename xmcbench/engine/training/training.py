@@ -31,7 +31,7 @@ class Checkpoints:
     def __init__(self, method: DualEncoder, update: Update, sampler: Sampler) -> None:
         self.method, self.update, self.sampler = method, update, sampler
         self.run, self.workers = method.run, method.shard.workers
-        self.best: float | None = None  # the metric of the best weights
+        self.best: float | None = None  # the worth of the best weights: their metric, or its negative
         self.best_step = 0  # after which they were stored
         self._stored_step = -1
         self._stored_at = time.monotonic()
@@ -47,16 +47,16 @@ class Checkpoints:
             method.index(method.labels)
             metrics = held_out.evaluate(method.predict, len(method.index_LD))
         run.log.add_point(fraction, metrics)
-        if self.best is None or metrics[held_out.metric] > self.best:
-            self.best, self.best_step = metrics[held_out.metric], run.ledger.steps
+        if self.best is None or held_out.worth(metrics) > self.best:
+            self.best, self.best_step = held_out.worth(metrics), run.ledger.steps
             groups = {**method.tensors(), **self.update.table_tensors()}
             checkpoint.save(self._best_weights, groups, {}, self.workers, shared=run.exchange is None)
         return True
 
     def is_flat(self) -> bool:
-        """Whether the metric has not risen for as many evaluations as the suite's patience allows."""
-        held_out = self.run.held_out
-        return held_out is not None and is_flat(self.run.log.curve, held_out.metric, held_out.patience)
+        """Whether the metric has not improved for as many evaluations as the suite's patience allows."""
+        own, curve = self.run.held_out, self.run.log.curve
+        return own is not None and is_flat(curve, own.metric, own.patience, own.lower_is_better)
 
     def save_if_due(self, epoch: int, index: int, *, evaluated: bool) -> None:
         """Write a checkpoint after an evaluation, and when the last one is as old as the run says, or `SECONDS`.

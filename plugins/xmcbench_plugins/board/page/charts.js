@@ -93,10 +93,10 @@ const xPixels = (width, room = 0) => [MARGIN.left, width - MARGIN.right - room];
 const yPixels = (height) => [height - MARGIN.bottom, MARGIN.top];
 
 // The points that no other point beats in both cost and metric, cheapest first.
-function paretoFront(points) {
+function paretoFront(points, sign) {
   const front = [];
-  for (const point of [...points].sort((a, b) => a.x - b.x || b.y - a.y)) {
-    if (!front.length || point.y > front[front.length - 1].y) front.push(point);
+  for (const point of [...points].sort((a, b) => a.x - b.x || sign * (b.y - a.y))) {
+    if (!front.length || sign * (point.y - front[front.length - 1].y) > 0) front.push(point);
   }
   return front;
 }
@@ -135,8 +135,8 @@ function planCost(rows, x, y) {
   if (known.length < 2) return null;
   const least = Math.max(...known.map((row) => row.costs[x])) / SPAN;
   const all = known.map((row) => ({ x: Math.max(least, row.costs[x]), cost: row.costs[x], y: 100 * row.metric(y), ends: row.intervals[y]?.map((end) => Math.max(0, Number(end))), name: row.kind ? `${row.method}, ${row.kind}` : row.name, source: row.source, family: row.family }));
-  const front = paretoFront(all);
-  const others = all.filter((point) => !front.includes(point)).sort((a, b) => b.y - a.y).slice(0, DRAWN);
+  const front = paretoFront(all, signOf(y));
+  const others = all.filter((point) => !front.includes(point)).sort((a, b) => signOf(y) * (b.y - a.y)).slice(0, DRAWN);
   return () => {
     const width = plotWidth("cost");
     const points = [...others, ...front];
@@ -197,7 +197,7 @@ function nameEnds(root, lines, texts, width, room) {
 // Metrics on held-out queries along what was spent, a line for each row, with the interval over its seeds.
 function planCurve(id, rows, x, y) {
   const last = (row) => row.curve[y][row.curve[y].length - 1];
-  const known = rows.filter((row) => row.curve?.[x]?.length > 1 && row.curve[y]).sort((a, b) => last(b) - last(a));
+  const known = rows.filter((row) => row.curve?.[x]?.length > 1 && row.curve[y]).sort((a, b) => signOf(y) * (last(b) - last(a)));
   const found = known.slice(0, SERIES);
   if (!found.length) return null;
   return () => {
@@ -322,7 +322,7 @@ function planStandings(metric) {
     });
     show("found-figure", root, `${metric} and mean rank of ${found.length} methods on ${places.length} datasets; the table below holds the values`, {
       families: found.map(({ family }) => family),
-      remarks: [`${panels.length > 1 ? `${metric} in per cent with 95 % intervals` : `By ${metric}`}; right is better. The ${found.length} best of ${methods.length} methods that all ${places.length} real datasets have, by mean rank, whose interval is over resamples of the datasets.`],
+      remarks: [`${panels.length > 1 ? `${metric} in per cent with 95 % intervals` : `By ${metric}`}; ${signOf(metric) > 0 ? "right" : "left"} is better. The ${found.length} best of ${methods.length} methods that all ${places.length} real datasets have, by mean rank, whose interval is over resamples of the datasets.`],
     });
   };
 }

@@ -63,6 +63,8 @@ function linesOf(columns) {
 }
 
 const valueIn = (column, row) => (row === undefined ? null : valueOf(column.setting.group, column.setting.group.rows[row], metricOf(column)));
+// How good a value is: more is better, and null is below all others.
+const worthIn = (column, value) => (value === null ? -2 : signOf(metricOf(column)) * value);
 // The metric of text, chart and table at first; of a table without it the one that ranks.
 const usualMetric = () => overview.metric || PAGE.metric || PAGE.sort;
 const metricOf = ({ setting: { group } }) => (group.columns.includes(usualMetric()) ? usualMetric() : overview.metric ? "" : group.sort);
@@ -149,9 +151,9 @@ function matrix(source) {
     const known = linesOf(columns);
     const lines = known.filter((line) => wanted.every((word) => words(line.name).some((own) => own.startsWith(word))));
     const value = (line, at) => valueIn(columns[at], line.heads[at]);
-    const order = (line) => columns.map((_, at) => value(line, (by + at) % columns.length)).map((own) => own ?? -1);
+    const order = (line) => columns.map((_, at) => value(line, (by + at) % columns.length)).map((own, i) => worthIn(columns[(by + i) % columns.length], own));
     lines.sort((a, b) => { const [x, y] = [order(a), order(b)]; const at = x.findIndex((own, i) => own !== y[i]); return at < 0 ? compare(a.name, b.name) : y[at] - x[at]; });
-    const best = columns.map((column, at) => known.reduce((most, line) => Math.max(most, value(line, at) ?? -1), -1));
+    const best = columns.map((column, at) => known.map((line) => value(line, at)).reduce((most, own) => (worthIn(column, own) > worthIn(column, most) ? own : most), null));
     const shown = overview.all.has(source) || wanted.length ? lines : lines.slice(0, FEW);
     const body = element("tbody");
     for (const line of shown) {

@@ -109,7 +109,7 @@ function chosen() {
 
 function choose(column, number) {
   const again = state.sort?.column === column;
-  state.sort = column === "#" ? null : { column, ascending: again ? !state.sort.ascending : !number };
+  state.sort = column === "#" ? null : { column, ascending: again ? !state.sort.ascending : !number || signOf(column) < 0 };
   writeAddress();
   const table = document.activeElement?.closest("table")?.dataset.name;
   redrawTables();

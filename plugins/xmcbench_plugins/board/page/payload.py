@@ -43,6 +43,7 @@ EMPTY: tuple[Any, ...] = (None, "", [], {}, False)
 DIGITS = 6  # of a fraction, for sorting and drawing: a table shows four
 AGAINST = "against"  # the column of differences from a published row
 CURVES = ("nDCG@5", "PSP@5")  # metrics of curves besides the one that ranks
+LOWEST = "per cent; the lowest value is the best"
 COMPARED = 3  # metrics of which differences of pairs are on the page
 
 
@@ -58,6 +59,7 @@ def payload(
     groups = [_Group(group, records, analyses, once).content(resampled) for group in table.groups]
     datasets = dict.fromkeys(group.dataset for group in table.groups)
     notes = {name: [once.text(note) for note in _notes(table, name)] for name in datasets}
+    lower = {name for group in table.groups for name in group.lower_is_better}
     used = [name for name in dict.fromkeys(name for group in groups for name in group["columns"]) if name != AGAINST]
     rows = [one for group in table.groups for row in group.rows for one in (row, *row.folded)]
     return {
@@ -65,6 +67,7 @@ def payload(
         "metric": findings.metric if findings else "",
         "titles": {name: title for name in datasets if (title := title_of(name))},
         "metrics": [name for name in used if name not in COLUMNS],
+        "lower": sorted(lower),
         "families": methods().families,
         "columns": {
             "#": _column("#", "rank within the table", number=True),
@@ -73,7 +76,7 @@ def payload(
             **{
                 name: _column(COLUMNS[name].heading, COLUMNS[name].help, number=_is_number(name))
                 if name in COLUMNS
-                else _column(name, "per cent", number=True, metric=True)
+                else _column(name, LOWEST if name in lower else "per cent", number=True, metric=True)
                 for name in used
             },
         },
@@ -161,7 +164,7 @@ class _Group:
             "settings": settings(group, samples) if not group.protocol else [],
             "compared": list(samples),
             "halves": {name: half_widths(samples, name) for name in metrics} if samples else {},
-            "ranks": _ranks(samples, group.sort),
+            "ranks": _ranks(samples, group),
             "rows": [self._row(row, columns) for row in group.rows],
             "printed": [self._row(one, columns) for one in unfolded(group.rows, group.sort)] if several else [],
         }
@@ -315,7 +318,7 @@ def settings(group: Group, samples: Samples) -> list[dict[str, Any]]:
         for own in by_method.values() if measured else ():
             own.sort(key=lambda at: group.rows[at].preference)
         heads: list[tuple[Any, ...]] = [(method.name, *own) for method, own in by_method.items()]
-        tied = _tied([own[0] for own in by_method.values()], group.metrics, samples)
+        tied = _tied([own[0] for own in by_method.values()], group, samples)
         found.append({"encoder": encoder, "heads": heads, "tied": tied})
 
     def size(setting: dict[str, Any]) -> tuple[int, int]:
@@ -324,21 +327,25 @@ def settings(group: Group, samples: Samples) -> list[dict[str, Any]]:
     return sorted(found, key=size, reverse=True)
 
 
-def _tied(heads: Sequence[int], metrics: Sequence[str], samples: Samples) -> dict[str, list[int]]:
+def _tied(heads: Sequence[int], group: Group, samples: Samples) -> dict[str, list[int]]:
     tied = {}
-    for metric in metrics:
+    for metric in group.metrics:
         known = [at for at in heads if metric in samples.get(at, {})]
         if len(known) > 1 and len({samples[at][metric].replicates_SB.shape[1] for at in known}) == 1:
-            marks = tied_with_best([samples[at][metric] for at in known])
+            lower = metric in group.lower_is_better
+            marks = tied_with_best([samples[at][metric] for at in known], lower_is_better=lower)
             tied[metric] = [at for at, same in zip(known, marks, strict=True) if same]
     return tied
 
 
-def _ranks(samples: Samples, metric: str) -> dict[int, tuple[int, int]]:
+def _ranks(samples: Samples, group: Group) -> dict[int, tuple[int, int]]:
     """The interval of the rank of each row that can be compared, by the metric that ranks, all rows taken together."""
+    metric = group.sort
     most = max((own[metric].replicates_SB.shape[1] for own in samples.values() if metric in own), default=0)
     known = [at for at, own in samples.items() if metric in own and own[metric].replicates_SB.shape[1] == most]
-    return dict(zip(known, rank_intervals([samples[at][metric] for at in known]), strict=True))
+    lower = metric in group.lower_is_better
+    intervals = rank_intervals([samples[at][metric] for at in known], lower_is_better=lower)
+    return dict(zip(known, intervals, strict=True))
 
 
 def half_widths(samples: Samples, metric: str) -> list[int | None]:

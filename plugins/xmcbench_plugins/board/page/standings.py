@@ -39,7 +39,8 @@ def standings(table: Leaderboard, settings: Sequence[Sequence[Setting]]) -> dict
         pairs = list(zip(groups, rows, strict=True))
         values_DM = [[group.rows[own[name]].metrics.get(metric, np.nan) for name in names] for group, own in pairs]
         if not np.isnan(values_DM).any():
-            means = across_datasets(np.array(values_DM))
+            lower = any(metric in group.lower_is_better for group in groups)
+            means = across_datasets(np.array(values_DM), lower_is_better=lower)
             by_metric[metric] = [[*_rounded(own.mean_rank), *_rounded(own.win_rate)] for own in means]
     return {
         "places": [[at, setting["encoder"]] for at, setting in usual.values()],

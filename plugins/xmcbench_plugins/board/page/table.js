@@ -85,13 +85,16 @@ function classesOf(column, info) {
   return info.number ? "" : "text";
 }
 
-// The two highest values of ranked rows in each metric column: papers print them bold and underlined.
+// 1 for a metric that is better the higher it is, -1 for one that is better the lower.
+const signOf = (metric) => (PAGE.lower.includes(metric) ? -1 : 1);
+
+// The two best values of ranked rows in each metric column: papers print them bold and underlined.
 function leaders(group, columns, info) {
   const found = {};
   for (const column of columns.filter((name) => info[name].metric)) {
     const ranked = group.rows.filter((row) => row.rank !== null);
     const values = ranked.map((row) => valueOf(group, row, column)).filter((value) => value !== null);
-    const best = [...new Set(values)].sort((first, second) => second - first);
+    const best = [...new Set(values)].sort((first, second) => signOf(column) * (second - first));
     if (ranked.length > 2) found[column] = best.slice(0, 2); // of two rows, bold says nothing
   }
   return found;
