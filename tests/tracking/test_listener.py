@@ -74,6 +74,10 @@ def test_a_tracker_hears_begin_steps_evaluations_and_end_of_each_trial(bench: Be
         assert "fit" in {step.stage for step in steps}
     points = [facts for event, facts in diary.told if event == "evaluation"]
     assert points == [("ok", point) for point in records["ok"].curve]
+    (point,) = map(tracker.Point.of, records["ok"].curve)
+    assert {*point.metrics} == {name for name in point if "@" in name}
+    fields = ("fraction", "steps", "encoder_tokens", "flops", "device_seconds")
+    assert [getattr(point, name) for name in fields] == [point.get(name) for name in fields]
     assert len(points) == 1
     (trained,) = (f[1] for e, f in diary.told if e == "step" and f[0] == "ok" and f[1].stage == "train")
     assert trained.metrics == {"loss": 0.5}

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from xmcbench.runs.plan import Display, PlannedTrial, explain
 from xmcbench.runs.terminal import Silence, echo, escaped, every_second
-from xmcbench.tracking.tracker import Listener, Tracker
+from xmcbench.tracking.tracker import Listener, Point, Tracker
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
 
@@ -218,7 +218,7 @@ class TrackedDisplay:
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         self._send("step", planned.trial, progress)
         for point in progress.evaluations:
-            self._send("evaluation", planned.trial, point)
+            self._send("evaluation", planned.trial, Point.of(point))
         self._display.progress(planned, progress)
 
     def end(self, planned: PlannedTrial, record: Record) -> None:

@@ -3,12 +3,12 @@
 from typing import Any
 
 from xmcbench.plugins.hookspecs import check_subclass
-from xmcbench.tracking.tracker import Tracker
+from xmcbench.tracking.tracker import Point, Tracker
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.trial import Trial
 
-__all__ = ["Record", "Tracker", "Trial", "TrialProgress"]
+__all__ = ["Point", "Record", "Tracker", "Trial", "TrialProgress"]
 
 
 def check_plugin(thing: Any) -> None:

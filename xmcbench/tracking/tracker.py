@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Full, Queue
 from threading import Thread
@@ -17,6 +18,44 @@ from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.trial import Trial, flatten
 
 SPENT = ("encoder_tokens", "device_seconds")
+SPENT_BEFORE = ("fraction", "steps", "encoder_tokens", "flops", "device_seconds")  # a point of a curve
+
+
+@dataclass(frozen=True)
+class Point(Mapping[str, float]):
+    """A point of a trial's curve: an evaluation on held-out training queries, and what was spent before it.
+
+    It is also a mapping of what a record keeps of it, by name: `point["fraction"]`, `point["P@1"]`.
+    """
+
+    metrics: Mapping[str, float]  # fractions by name, and other values that the method wrote beside them
+    fraction: float | None = None  # spent share of the budget: 1 at its end; None, as all others, where nobody counts
+    steps: int | None = None  # of the optimiser
+    encoder_tokens: int | None = None  # that went through the encoder
+    flops: float | None = None  # floating-point operations
+    device_seconds: float | None = None  # as budgets count them
+
+    @classmethod
+    def of(cls, values: Mapping[str, float]) -> Point:
+        """The point of a record's curve."""
+        spent: dict[str, Any] = {name: values[name] for name in SPENT_BEFORE if name in values}
+        whole = {name: int(spent[name]) for name in ("steps", "encoder_tokens") if name in spent}
+        metrics = {name: own for name, own in values.items() if name not in SPENT_BEFORE}
+        return cls(metrics, **spent | whole)
+
+    @property
+    def _values(self) -> dict[str, float]:
+        spent = {name: own for name in SPENT_BEFORE if (own := getattr(self, name)) is not None}
+        return {**spent, **self.metrics}
+
+    def __getitem__(self, name: str) -> float:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 class Tracker:
@@ -40,8 +79,8 @@ class Tracker:
     def step(self, trial: Trial, progress: TrialProgress) -> None:
         """A trial made progress; called at most about five times per second. `progress.spent` is the ledger."""
 
-    def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:
-        """A trial evaluated its held-out training queries. `point` is one point of its record's `curve`."""
+    def evaluation(self, trial: Trial, point: Point) -> None:
+        """A trial evaluated its held-out training queries."""
 
     def end(self, trial: Trial, record: Record) -> None:
         """A trial ended, successfully or not."""
@@ -63,9 +102,9 @@ class ScalarTracker(Tracker):
         values |= {f"spent/{name}": float(spent[name]) for name in SPENT if name in spent}
         self._write(self._runs[trial.key], values, int(spent.get("steps", 0)))
 
-    def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:
-        values = {f"select/{name}": value for name, value in point.items() if "@" in name}
-        self._write(self._runs[trial.key], values, int(point.get("steps", 0)))
+    def evaluation(self, trial: Trial, point: Point) -> None:
+        values = {f"select/{name}": value for name, value in point.metrics.items() if "@" in name}
+        self._write(self._runs[trial.key], values, point.steps or 0)
 
     def end(self, trial: Trial, record: Record) -> None:
         metrics = {f"test/{name}": value for name, value in record.metrics.items()}

@@ -21,7 +21,7 @@ from xmcbench.engine import sampling
 from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits
 from xmcbench.runs.job import now
 from xmcbench.teachers.teacher import Pairs, Teacher, TeacherError
-from xmcbench.tracking.tracker import Tracker
+from xmcbench.tracking.tracker import Point, Tracker
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Failure, Record, Status
@@ -272,7 +272,7 @@ class TrackerSubject(Subject):
         tracker, trial = self.thing(self.folder), self.trial(0)
         tracker.begin(trial)
         tracker.step(trial, TrialProgress("train", 0.5, {"loss": 1.25}, {"steps": 5, "stage_seconds": {"train": 1.0}}))
-        tracker.evaluation(trial, {"fraction": 0.5, "steps": 5.0, "P@1": 0.4})
+        tracker.evaluation(trial, Point.of({"fraction": 0.5, "steps": 5.0, "P@1": 0.4}))
         tracker.end(trial, self.record(trial, Status.OK))
         tracker.close()
 

@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -47,6 +48,9 @@ class OutsideMethod(Method):
 
     learns_from_words: ClassVar[bool] = True
     """Whether a training row without a word, or without a label, teaches the program nothing."""
+
+    plain_targets: ClassVar[bool] = True
+    """Whether `targets.txt` is written too, for a language that does not read `targets.npz`."""
 
     _model: Path  # the folder of what the program learnt
     _num_labels: int
@@ -83,6 +87,8 @@ class OutsideMethod(Method):
         _write_texts(folder / "labels.txt", train.label_texts)
         scipy.sparse.save_npz(folder / "targets.npz", train.targets)
         scipy.sparse.save_npz(folder / "ignore.npz", train.ignore)
+        if self.plain_targets:
+            _write_targets(folder / "targets.txt", train.targets)
         budget = run.budget.limits()
         self._write_task(folder, stage="fit", seed=run.seed, budget=budget, num_train=len(train.texts))
         seconds = run.budget.device_seconds
@@ -147,6 +153,7 @@ class OutsideMethod(Method):
 class PythonProgram(OutsideMethod):
     """A method whose program is a Python file that runs in a separate environment."""
 
+    plain_targets = False
     program: ClassVar[Path]
     environment: ClassVar[programs.Environment]
 
@@ -238,11 +245,14 @@ def _charge(path: Path, ledger: Ledger) -> int:
 
     What it does not report is not 0: nobody counted it.
     """
+    content = path.read_bytes() if path.exists() else b"{}"
     try:
-        content = path.read_bytes() if path.exists() else b"{}"
         numbers = {name: float(value) for name, value in json.loads(content).items()}
     except (ValueError, TypeError, AttributeError):
-        raise XMCBenchError(f"{path.name}: expected a JSON object of numbers") from None
+        start = content[:80].decode(errors="replace")
+        raise XMCBenchError(
+            f'{path.name}: found {start!r}, expected a JSON object of numbers as {{"epochs": 1}}'
+        ) from None
     for name, value in numbers.items():
         if name not in (*CHARGED, "num_parameters") or value < 0:
             raise XMCBenchError(f"{path.name}: found {name} = {value:g}, expected amounts of {', '.join(CHARGED)}")
@@ -257,6 +267,14 @@ def _write_texts(path: Path, texts: data.Texts) -> None:
     """Write one text per line. White space within a text becomes single spaces."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(" ".join(text.split()) + "\n" for text in texts)
+
+
+def _write_targets(path: Path, targets: scipy.sparse.csr_array) -> None:
+    """Write the labels of a training query per line, with spaces between."""
+    with path.open("w", encoding="ascii", newline="\n") as file:
+        ends = targets.indptr.tolist()
+        for start, end in pairwise(ends):
+            file.write(" ".join(map(str, targets.indices[start:end].tolist())) + "\n")
 
 
 def _program_hash(command: tuple[str, ...]) -> str:

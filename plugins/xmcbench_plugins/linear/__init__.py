@@ -34,6 +34,7 @@ class LinearOneVsRest(OutsideMethod):
     )
     uses_gpu = False
     late_imports = ("sklearn.feature_extraction.text",)
+    plain_targets = False
     program: ClassVar[Path] = Path(__file__).with_name("program.py")
 
     class Config(Method.Config):
