@@ -19,7 +19,6 @@ from xmcbench.evaluation.evaluator import dataset_hits, lower_is_better
 from xmcbench.evaluation.significance import Sample, rank_intervals, tied_with_best
 from xmcbench.plugins.registry import Origin, Registered, registry
 from xmcbench.reporting.answer import closing
-from xmcbench.reporting.compared import comparison_table
 from xmcbench.reporting.leaderboard_text import group_table
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import View
@@ -29,6 +28,7 @@ from xmcbench.trial.facts import chosen_share, is_flat
 from xmcbench.trial.provenance import evaluator_digests
 from xmcbench.trial.run import HeldOut
 from xmcbench.trial.versions import harness_versions
+from xmcbench_plugins.analysis.compared import comparison_table
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,17 @@ class ForgottenCharge(Words):
             np.ones((60, 60)) @ np.ones((60, 60))
 
 
+class UncountedProducts(Words):
+    name = "uncounted-products"
+
+    def fit(self, train: data.TrainingData, run: Run) -> None:  # HERE uncounted-products
+        super().fit(train, run)
+        with run.ledger.stage("train"):
+            ended = time.process_time() + 1.3
+            while time.process_time() < ended:
+                np.ones((60, 60)) @ np.ones((60, 60))
+
+
 class WrongType(Words):
     name = "wrong-dtype"
 

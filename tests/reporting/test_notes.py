@@ -138,3 +138,21 @@ def test_nothing_is_wrong_where_popular_cannot_be_beaten() -> None:
 def test_few_steps_are_noted_below_the_table() -> None:
     notes = leaderboard([trained(ledger={"steps": 40})]).notes
     assert "Few steps: hard: 40 steps: lower batch_size or raise the budget." in notes
+
+
+@pytest.mark.parametrize(("p1", "said"), [(0.2, True), (0.3, False)])
+@pytest.mark.parametrize("lower", [False, True])
+def test_a_trained_row_far_below_a_baseline_is_told_with_the_likely_cause(p1: float, said: bool, lower: bool) -> None:
+    """Half of what neighbours reach is far; also where the metric is the share of misses."""
+    nothing = {"spent": {}, "config": {}}
+    rows = [trained("mine", p1), record("neighbours", 0.5, method="tfidf-nn", **nothing)]
+    if lower:
+        rows = [
+            own.model_copy(update={"metrics": {"miss@1": 1 - own.metrics["P@1"]}, "lower_is_better": ("miss",)})
+            for own in rows
+        ]
+    notes = [note for note in leaderboard(rows).notes if "far below" in note]
+    assert bool(notes) is said
+    if said:
+        values = "miss@1 80.0 and 50.0" if lower else "P@1 20.0 and 50.0"
+        assert notes[0].startswith(f"mine: far below neighbours, which trains nothing ({values}): most likely ")

@@ -26,6 +26,8 @@ OLDER = "‡"  # after a name: a result of older code
 CODES = "§"  # after a name: its trials may have been trained by several codes
 BELOW_POPULAR = "↓"  # after a name: trained, yet not better than the most frequent labels
 POPULAR = "popular"  # the method that predicts those: a trained method should be better
+BASELINES = (POPULAR, "tfidf-nn", "tfidf-label")  # methods that train nothing: a trained row far below is a failure
+FAR = 0.5  # of a baseline's metric
 UNLIMITED = "◇"  # after a name: it, or its linear solver, spends nothing that the budget limits
 STATED = "□"  # after a name: nobody has recomputed its metrics
 VERIFIED, NOT_REPRODUCED = "✓", "✗"  # after a name: what came of training it again
@@ -288,6 +290,7 @@ def _notes(groups: Sequence[Group], surface: Surface) -> Iterator[Note]:
     for rule in ON_MEASURED:
         yield from rule(measured, columns)
     for group in groups:
+        yield from _far_below(group)
         yield from _on_data(group)
     if left_out := sum(group.left_out for group in groups):
         yield reading(f"{left_out} further rows are not shown (--top).")
@@ -311,6 +314,21 @@ def _how_to_read(rows: Sequence[Row], columns: Container[str], surface: Surface)
         yield reading("against: the value minus the published one of the same method, encoder, batch size and setting.")
     if "variants" in columns and any("variants" in row.facts for row in rows):
         yield reading(f"+N: further rows of the method (ablations, other settings); {surface.every_row} shows them.")
+
+
+def _far_below(group: Group) -> Iterator[Note]:
+    """The notes on trained rows that reach a part of what a baseline of the same table does."""
+
+    def share(row: Row) -> float:
+        return row.worth(group.sort) if group.sort not in group.lower_is_better else 1 + row.worth(group.sort)
+
+    ranked = [row for row in group.rows if row.rank]
+    best = max((row for row in ranked if row.plugin in BASELINES), key=share, default=None)
+    for row in ranked if best is not None else ():
+        if best and row.facts.get("steps") and not row.below_popular and share(row) < FAR * share(best):
+            values = " and ".join(f"{100 * own.metrics[group.sort]:.1f}" for own in (row, best))
+            text = f"{row.label}: far below {best.label}, which trains nothing ({group.sort} {values})"
+            yield of_row(row, f"{text}: most likely {row.wrong}.")
 
 
 def _on_data(group: Group) -> Iterator[Note]:

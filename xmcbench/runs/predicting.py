@@ -122,6 +122,9 @@ def predict_test(method: Method, texts: Texts, ignore: scipy.sparse.csr_array) -
     back = np.argsort(order)
     predictions = Predictions(shuffled.indices[back], shuffled.scores[back])
     check_predictions(predictions, *ignore.shape)
+    if predictions.indices.dtype != np.int32 or predictions.scores.dtype != np.float32:  # as they are stored
+        predictions = Predictions(predictions.indices.astype(np.int32), predictions.scores.astype(np.float32))
+        check_predictions(predictions, *ignore.shape)
     return drop_ignored(predictions, ignore, min(STORED, num_labels)), Sample.draw(texts, predictions)
 
 

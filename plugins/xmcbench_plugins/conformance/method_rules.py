@@ -188,9 +188,18 @@ class MethodSubject(Subject):
 
     @rule(
         "What it charges is what the harness counts: tokens through the encoder, steps of optimisers, seconds.",
-        "charge encoder_tokens, and work in run.ledger.stage; index and uncharged() are not for training",
+        "charge encoder_tokens, and open `with run.ledger.stage(...)` around work; index and uncharged() are not for "
+        "training; put flops into run.ledger.not_counted where nobody counts what numpy multiplies",
     )
     def all_work_is_charged(self) -> None:
+        again, uncharged = self.again
+        ledger = again.log.ledger
+        charged = sum(ledger.stage_cpu_seconds.values())
+        found = f"fit computed {uncharged:.1f} seconds in no stage, and charged {charged:.1f} ({self.place('fit')})"
+        require(uncharged <= max(UNCHARGED_SECONDS, charged), found)
+        nobody = not ledger.flops and "flops" not in ledger.not_counted and charged > UNCHARGED_SECONDS
+        found = f"fit computed {charged:.1f} seconds, and no operation of them is counted ({self.place('fit')})"
+        require(not nobody, found)
         log = TrainingLog()
         with metering() as meter, log.ledger.stage("prepare"):
             fitted = replace(self.trial, name="metered").fit(log=log)
@@ -216,18 +225,6 @@ class MethodSubject(Subject):
         frozen = encoder is not None and not all(weights.requires_grad for weights in encoder.parameters())
         problem = miscounted(count, log.ledger, frozen=frozen)
         require(not problem, problem)
-
-    @rule(
-        "Seconds of `fit` are charged by stage.",
-        "open `with run.ledger.stage(...)` around the work, charge what it computes, or put flops into not_counted",
-        warns=True,
-    )
-    def seconds_are_charged(self) -> None:
-        fitted, uncharged = self.again
-        charged = sum(fitted.log.ledger.stage_cpu_seconds.values())
-        much = uncharged > max(UNCHARGED_SECONDS, charged)
-        found = f"fit computed {uncharged:.1f} seconds in no stage, and charged {charged:.1f} ({self.place('fit')})"
-        require(not much, f"{found}: a trial charges them to prepare, and nobody counts operations of numpy")
 
     @rule("A method learns.", "give it more steps, another learning rate, or the labels' texts", warns=True)
     def it_beats_the_most_frequent_labels(self) -> None:

@@ -167,7 +167,8 @@ def find_kind(name: str) -> str:
     unknown = UnknownNameError("plugin", name, [known.name for kind in KINDS for known in registry().all(kind)])
     reasons = [f"; {broken.name} of {broken.distribution} is broken: {broken.reason}" for broken in registry().broken]
     reasons += [f"; {folder} is not installed: pip install -e {folder}" for folder in not_installed(Path.cwd())]
-    raise XMCBenchError(f"{unknown}{''.join(reasons)}") if reasons else unknown
+    usual = "; a package of yours has to be installed: pip install -e FOLDER; a file: XMCBENCH_PLUGIN_FILES=FILE"
+    raise XMCBenchError(f"{unknown}{''.join(reasons) or usual}")
 
 
 def not_installed(folder: Path) -> list[str]:

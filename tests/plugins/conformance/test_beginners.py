@@ -29,7 +29,8 @@ LINES["global-leak"] = "SEEN (xmcbench_beginner.py:"
 MISTAKES = {
     "fit-raises": ("it-fits-and-predicts", "fit raises ValueError: matmul", "this line first"),
     "predict-raises": ("it-fits-and-predicts", "predict raises AttributeError", "this line first"),
-    "forgotten-charge": ("seconds-are-charged", "seconds in no stage", "run.ledger.stage"),
+    "forgotten-charge": ("all-work-is-charged", "seconds in no stage", "run.ledger.stage"),
+    "uncounted-products": ("all-work-is-charged", "seconds, and no operation of them is counted", "not_counted"),
     "wrong-dtype": ("predictions-are-ranked", "indices are int64, expected int32: .astype(np.int32)", "rank"),
     "global-leak": ("seeds-share-nothing", "fit changed SEEN", "run.cache"),
     "mutable-default": ("settings-are-immutable", "the setting depths is a list", "tuples"),
@@ -65,7 +66,7 @@ def test_a_mistake_is_told_in_a_line(mistakes: Path, name: str, monkeypatch: pyt
     if name == "endless-fit":
         monkeypatch.setattr(smoke, "LONGEST", 1.0)
     rules = [rule for rule in rules_of("method") if rule.name == wanted or rule.name not in SLOW_RULES]
-    if name == "forgotten-charge":  # which takes seconds to fit
+    if name in ("forgotten-charge", "uncounted-products"):  # which take seconds to fit
         rules = [rule for rule in rules if rule.first or rule.name == wanted]
     subject = make_subject("method", name, {}, mistakes / name, mistakes / "data")
     told = [result for result in outcomes(rules, subject) if result.found is not None]
