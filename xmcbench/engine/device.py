@@ -62,16 +62,28 @@ def upload(array: np.ndarray | Tensor, device: torch.device) -> Tensor:
 def tensor_float32(allowed: bool) -> Iterator[None]:
     """Where `allowed`, a GPU's products of float32 matrices read their factors as TF32, with ten bits of the fraction,
     in the block: several times as fast. A CPU computes as it always does.
+
+    torch has an older and a newer setting for this and refuses to read either where they disagree, which its profiler
+    and its compiler do. The older one sets both.
     """
     import torch
 
     products = torch.backends.cuda.matmul
-    before = products.fp32_precision
-    products.fp32_precision = "tf32" if allowed else "ieee"
+    newer = products.fp32_precision
+    if (newer == "tf32") == allowed:
+        yield
+        return
+    try:
+        older = products.allow_tf32
+    except RuntimeError:  # they disagree already
+        older = None
+    products.allow_tf32 = allowed
     try:
         yield
     finally:
-        products.fp32_precision = before
+        if older is not None:
+            products.allow_tf32 = older
+        products.fp32_precision = newer
 
 
 def synchronise() -> None:
