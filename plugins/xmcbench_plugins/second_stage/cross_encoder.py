@@ -18,7 +18,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import DualEncoder, Method, MethodInfo, Run, XMCBenchError, data, encoders, import_extra
+from xmcbench import DualEncoder, Method, MethodInfo, Run, XMCBenchError, data, encoders, import_extra, upload
 from xmcbench_plugins.second_stage.stage import Reranker, resolve
 
 if TYPE_CHECKING:
@@ -151,11 +151,10 @@ class CrossEncoderRanker(Reranker):
         ledger.encoder_tokens += tokens
         for name, value in features.items():
             if isinstance(value, torch.Tensor):
-                features[name] = value.to(self.model.device)
+                features[name] = upload(value, self.model.device) if value.is_cpu else value
         scores = self.model(features)["scores"].reshape(-1).float()
         logits_BG = torch.full(labels_BG.shape, -torch.inf, device=scores.device)
-        places = torch.from_numpy(rows).to(scores.device), torch.from_numpy(columns).to(scores.device)
-        return logits_BG.index_put(places, scores)
+        return logits_BG.index_put((upload(rows, scores.device), upload(columns, scores.device)), scores)
 
     @property
     def _operations(self) -> int:
