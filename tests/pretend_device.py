@@ -1,10 +1,11 @@
 """A GPU that does not exist: tensors on the device `pretend` hold CPU tensors, and compute what these compute.
 
 torch lets Python register a device, and a wrapper subclass run its operations. So the engine takes the path that it
-takes on a GPU, on any machine, and three mistakes show that a CPU hides:
+takes on a GPU, on any machine, and four mistakes show that a CPU hides:
 
 - an operation on tensors of two devices raises, as on CUDA;
 - random numbers drawn on the device are others than those drawn on the CPU;
+- sums are rounded otherwise than on the CPU, and those that CUDA adds in no fixed order otherwise each time;
 - whatever makes the host wait for the device is noted, with the function of the engine that asked for it.
 
 It shows nothing of CUDA's kernels, of their speed, of NCCL or of autocast. Importing this registers the device, before
@@ -13,6 +14,7 @@ torch's first backward pass as it has to be; but not beside a real GPU.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -40,6 +42,21 @@ READS = {
     "aten::_local_scalar_dense", "aten::_unique2", "aten::bincount", "aten::equal", "aten::masked_select",
     "aten::nonzero", "aten::repeat_interleave", "aten::unique_consecutive", "aten::unique_dim",
 }  # fmt: skip
+# CUDA adds these in another order than the CPU, which a change by `ULPS` at most stands for. The sum's own bits decide,
+# so that equal sums stay equal.
+SUMS = {
+    "aten::_embedding_bag", "aten::_log_softmax", "aten::_log_softmax_backward_data", "aten::_softmax",
+    "aten::_softmax_backward_data", "aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::bmm", "aten::cumsum",
+    "aten::linalg_vector_norm", "aten::logsumexp", "aten::mean", "aten::mm", "aten::native_layer_norm",
+    "aten::native_layer_norm_backward", "aten::sum",
+}  # fmt: skip
+# It adds these in the order in which threads come, so that two equal calls differ.
+UNORDERED = {
+    "aten::_embedding_bag_dense_backward", "aten::embedding_dense_backward", "aten::index_add", "aten::index_add_",
+    "aten::scatter_add", "aten::scatter_add_", "aten::scatter_reduce", "aten::scatter_reduce_",
+}  # fmt: skip
+_calls = itertools.count(1)  # of these
+ULPS = 8  # sums of a hundred numbers, in two orders, differ by about so many last places
 INDEXED = {"aten::index", "aten::index_put", "aten::index_put_"}  # by a mask: the device counts its elements first
 WATCHING = ("__torch_dispatch__", "__torch_function__")  # these hooks see an operation that another function asked for
 _noted: Counter[str] = Counter()
@@ -130,7 +147,19 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plain_kwargs["device"] = torch.device("cpu")
     with _device_generator(func, kwargs):
         out = func(*plain_args, **plain_kwargs)
+    if name in SUMS or name in UNORDERED:
+        _round_otherwise(out, next(_calls) if name in UNORDERED else 0)
     return _wrapped(func, args, kwargs, out)
+
+
+def _round_otherwise(out: Any, salt: int) -> None:
+    """Move float32 numbers, in place, by up to `ULPS` last places: by how many, their bits and `salt` decide."""
+    for sums in out if isinstance(out, tuple) else (out,):
+        if isinstance(sums, Tensor) and sums.dtype == torch.float32:
+            bits = sums.view(torch.int32).long()
+            moved = ((bits * 0x9E3779B1 + salt * 0x85EBCA6B) >> 16) % (2 * ULPS + 1) - ULPS  # a hash
+            kept = (sums.abs() < 1e-30) | ~sums.isfinite()
+            sums.copy_(torch.where(kept, bits, bits + moved).int().view(torch.float32))
 
 
 def _wrapped(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> Any:
@@ -284,7 +313,9 @@ if not torch.cuda.is_available():
 @contextmanager
 def pretended_gpu() -> Iterator[None]:
     """Make the pretended device the one that models live on; raises as `registered` does."""
+    global _calls
     registered()
+    _calls = itertools.count(1)  # a test does not depend on those before it
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "GPU", NAME)
         patch.setattr(Tensor, "pin_memory", _pin)

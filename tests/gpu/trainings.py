@@ -25,18 +25,27 @@ COUNTED = 4  # the step whose waits are counted: not the first one of an epoch
 
 @dataclass(frozen=True)
 class Training:
-    """A method, its settings, and what a step of it waits for beside its loss and gradient norm, with the reason."""
+    """A method, its settings, and what a step of it waits for beside its loss and gradient norm, with the reason.
+
+    One that `chooses` trains on labels or clusters that scores choose: rounding decides between equal ones.
+    """
 
     method: str
     settings: dict[str, Any] = field(default_factory=dict)
     waits: dict[str, int] = field(default_factory=dict)
     budget: dict[str, Any] = field(default_factory=lambda: {"steps": STEPS})
 
+    @property
+    def chooses(self) -> bool:
+        return not self.settings.keys().isdisjoint(CHOOSING)
 
+
+CHOOSING = ("shortlist", "cluster_size", "cached_negatives")
 MINED = {"shortlist": 8, "refresh_start": 1, "refresh_every": 1}
 CLUSTERED = {"cluster_size": 4, "cluster_start": 1, "cluster_every": 1}
 TAUGHT = {"teacher": "annotated", "cycles": 1, "epochs": 2, "shortlist": 12, "development": 10}
 FIRST = {"method": "dexml", "encoder": {"name": "small"}, "batch_size": 20, "negatives": "in-batch"}
+CROSS = {"first": FIRST, "model": "small", "max_length": 16}
 STATIC = {"name": "static", "words": "random", "dimension": 24}
 # The update reads and writes the rows of the words that occur: how many, a count of the pieces tells.
 OCCURRING = {"_Means.backward, aten::unique_consecutive": 1}
@@ -45,6 +54,8 @@ FOLDED = {"_Means.forward, aten::_unique2": 1}  # weights and vectors are multip
 CHOSEN = {"Cached._gradient_norms, to the CPU": 1}
 # Newton's method ends when all queries have converged, which the CPU asks every eighth iteration.
 CONVERGED = {"_Balance.root, aten::_local_scalar_dense": 1}
+# transformers asks whether the mask of a cross-encoder's batch hides anything.
+PADDED = {"CrossEncoderRanker._logits, aten::_local_scalar_dense": 1}
 
 TRAININGS: dict[str, Training] = {
     "dexml, in-batch": Training("dexml", {"negatives": "in-batch"}),
@@ -69,11 +80,13 @@ TRAININGS: dict[str, Training] = {
     "ict": Training("ict"),
     "rts": Training("rts"),
     "maclr": Training("maclr", {"cluster_size": 8, "cluster_every": 1}, {}, {"steps": 12}),
-    "infer-retrieve-rank": Training("infer-retrieve-rank", {"teacher": "annotated"}),
+    "infer-retrieve-rank": Training("infer-retrieve-rank", {"teacher": "annotated", "shortlist": 20}),
     "lmtx": Training("lmtx", TAUGHT, {}, {"epochs": 9}),
     "classifier": Training("classifier", {"first": FIRST, "epochs": 9, "shortlist": 8, "share": 0.5}, {}, {"steps": 8}),
     "memory": Training("memory", {"first": FIRST}),
     "sparse-ranker": Training("sparse-ranker", {"first": FIRST}),
+    "cross-encoder": Training("cross-encoder", {**CROSS, "shortlist": 8}, PADDED),
+    "fuse": Training("fuse", {"parts": [FIRST, {"method": "tfidf-nn"}], "held_out": 12}),
     "untrained": Training("untrained"),
 }  # fmt: skip
 UNANNOTATED = {"ict", "rts", "maclr", "lmtx", "infer-retrieve-rank"}
@@ -83,7 +96,7 @@ def build(name: str, root: Path) -> Method:
     """The method `name` over a small encoder, which lies under `root`."""
     training = TRAININGS[name]
     kind = registry().method(training.method).thing
-    own = {} if "first" in training.settings else {"encoder": {"name": "small"}}
+    own = {"encoder": {"name": "small"}} if "encoder" in kind.Config.model_fields else {}
     sized = {"batch_size": 20} if "batch_size" in kind.Config.model_fields else {}
     return kind(kind.Config.model_validate(with_encoder({**own, **sized, **training.settings}, str(root / "encoder"))))
 
