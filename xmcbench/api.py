@@ -323,7 +323,7 @@ def compare(
     predictions are at hand, labels are broken down into bins, and the `queries` that gain and lose most are shown.
     Raises `XMCBenchError` for names that mean no trial, and for trials with other test labels.
     """
-    compared: Compared = _function("compare")(
+    compared: Compared = function_of("compare")(
         first, second, metrics=_names(metrics), k=k, queries=queries, data=Path(data), store=Path(store)
     )
     return compared
@@ -346,7 +346,7 @@ def predict(
     `labels` are added to those of the dataset; messages say that they are from `labels_from`. `threshold` is a
     probability, or `auto`. Raises `XMCBenchError` for a name that means no trial with a model.
     """
-    answers: Answers = _function("predict")(
+    answers: Answers = function_of("predict")(
         run,
         _names(texts),
         k=k,
@@ -399,11 +399,11 @@ def score(predictions: Any, truth: Dataset | str, *, metrics: Names = (), data: 
     What may be wrong is in the result's `warnings`, and warned of as `UserWarning`. Raises `XMCBenchError` where
     predictions and dataset do not fit each other.
     """
-    scored: Scored = _function("score")(predictions, truth, metrics=_names(metrics), data=Path(data))
+    scored: Scored = function_of("score")(predictions, truth, metrics=_names(metrics), data=Path(data))
     return scored
 
 
-def _function(name: str) -> Callable[..., Any]:
+def function_of(name: str) -> Callable[..., Any]:
     """What the command `name` of a plugin does, for Python."""
     from xmcbench.plugins.registry import registry
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reporting.made import record
-from xmcbench.reporting.suite_tables import check_equal_budgets
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.facts import Ended
 from xmcbench.trial.record import Record, Status
+from xmcbench_plugins.analysis.suite_tables import check_equal_budgets
 
 
 def spent(label: str, tokens: float, step: float = 10, limit: int = 100, **changes: Any) -> Record:

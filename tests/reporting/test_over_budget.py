@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from reporting.made import record
-from xmcbench.reporting.suite_tables import check_equal_budgets
 from xmcbench.runs.plan import explain
 from xmcbench.trial.budget import Budget, Ledger, over_budget
 from xmcbench.trial.record import Record, Status
+from xmcbench_plugins.analysis.suite_tables import check_equal_budgets
 from xmcbench_plugins.board.acceptance import ledger_problems
 
 ROOT = Path(__file__).parents[2]

@@ -12,12 +12,12 @@ import pytest
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from xmcbench.data.catalog import folder_sources
 from xmcbench.data.source import FolderSource
 from xmcbench.plugins.registry import registry
 from xmcbench.suite.expansion import Variant
 from xmcbench.suite.suite import load_suite
 from xmcbench.trial.method import Method
+from xmcbench_plugins.sources.catalog import folder_sources
 
 FOLDER = Path(__file__).parents[2] / "suites" / "paper"
 WITHOUT_SETTINGS = {"popular", "sparse-ranker"}  # the papers print nothing that a trial of these could contradict

@@ -31,7 +31,6 @@ app = Typer(
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "leaderboard": leaderboard.leaderboard,
-    "tables": leaderboard.tables,
     "plan": plan.plan,
     "show": leaderboard.show,
     "methods": methods.methods,

@@ -1,8 +1,8 @@
-"""`xmcbench leaderboard`, `tables` and `show`: the records of a store ranked, as cells of a suite, one by one."""
+"""`xmcbench leaderboard` and `show`: the records of a store ranked, and one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,29 +10,19 @@ from typer import Option
 
 from xmcbench.cli.options import (
     DataDir,
-    DatasetNames,
-    EncoderName,
     RunName,
     Seed,
-    Sets,
     StoreDir,
-    SuitePath,
-    TableFormat,
     dataset_names,
     format_names,
     method_names,
     names_in,
 )
-from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo, escaped, width
 
 if TYPE_CHECKING:
     from xmcbench.api import Board
     from xmcbench.reporting.formats import Format
-    from xmcbench.suite.suite import Suite
-    from xmcbench.trial.record import Record
-    from xmcbench.trial.store import Store
-    from xmcbench.trial.trial import Trial
 
 
 def leaderboard(
@@ -137,64 +127,6 @@ def _written(board: Board, format: str, output: Path | None, data: Path, every_r
 
     writer: Format = registry().thing("format", format)
     return writer.write(Shown(board.table, board.measured, board.published, data, warn, every_row), output)
-
-
-def tables(
-    suite: SuitePath,
-    format: TableFormat = "table",
-    sets: Sets = None,
-    datasets: DatasetNames = None,
-    encoder: EncoderName = None,
-    data: DataDir = Path("data"),
-    store: StoreDir = Path("results"),
-    to: Annotated[
-        list[str] | None,
-        Option(
-            metavar="METRIC=VALUE", help="Also show the cost of reaching a value on held-out queries, as in P@1=50."
-        ),
-    ] = None,
-) -> None:
-    """Print the tables of a suite: its cells, quality against cost, and ranks. Runs nothing."""
-    from xmcbench.runs.runner import Runner, Settings
-    from xmcbench.runs.tuning import stored_samples, tuned_trials
-
-    settings = Settings(suite=suite, data=data, store=store, sets=sets or (), datasets=datasets or (), encoder=encoder)
-    runner = Runner(settings)
-    tune = runner.suite.tune
-    plan = runner.plan_trials(tuned_trials(runner, stored_samples)) if tune else runner.plan()
-    outcomes = [(planned.trial, planned.record) for planned in plan]
-    echo(of_suite(runner.suite, outcomes, runner.store, format, to or ()))
-
-
-def of_suite(
-    suite: Suite,
-    outcomes: Iterable[tuple[Trial, Record | None]],
-    store: Store,
-    format: str = "table",
-    targets: Sequence[str] = (),
-) -> str:
-    """The tables of a suite: its own, quality against cost, ranks, `targets` as P@1=50, equal budgets."""
-    from xmcbench.reporting import suite_tables
-    from xmcbench.reporting.published import published_rows
-    from xmcbench.reporting.text_table import render_tables
-    from xmcbench.suite.tables import Target
-    from xmcbench.trial.method import build_method
-
-    outcomes = list(outcomes)
-    entries = {variant.label: variant.entry for variant in suite.variants}
-    found = suite_tables.sweep_cells(outcomes, entries, lambda trial: build_method(trial).config.unused())
-    published = published_rows() if any(shape.beside for shape in suite.tables.values()) else ()
-    grids = [suite_tables.cell_table(title, shape, found, published) for title, shape in suite.tables.items()]
-    metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
-    grids += [suite_tables.cost_table(found, metric), *suite_tables.rank_tables(found, metric, store.resampled)]
-    for text in targets:
-        if (target := Target.parse(f"to {text}")) is None:
-            raise XMCBenchError(f"--to {text}: expected a metric and its value in per cent, as in P@1=50")
-        grids.append(suite_tables.time_to_quality_table(found, target))
-    text = render_tables(grids, format)
-    records = [record for _, record in outcomes if record]
-    checks = suite_tables.check_equal_budgets(records, suite.equal) if suite.equal else []
-    return text if format == "csv" else "\n\n".join([text, *checks])
 
 
 def show(

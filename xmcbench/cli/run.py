@@ -139,9 +139,9 @@ def run(
     trackers = [registry().thing("tracker", name)(store) for name in dict.fromkeys(track or ())]
     runner, records = _run(settings, dry_run, trackers, Price.parse(teacher_price), allow_network, note=True)
     if runner.suite.tables or runner.suite.equal:
-        from xmcbench.cli.leaderboard import of_suite
+        from xmcbench.api import function_of
 
-        echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records], runner.store))
+        echo("\n" + function_of("tables")(runner.suite, [(record.trial, record) for record in records], runner.store))
     raise Exit(exit_code(records))
 
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -178,3 +178,9 @@ def label_keys(source: Source, data_dir: Path) -> list[str]:
     while source.base is not None:
         source = source.base
     return formats.read_keys(data_dir / source.name) if isinstance(source, FolderSource) else []
+
+
+def check_plugin(thing: Any) -> None:
+    """Raise TypeError if `thing` cannot be registered as a dataset."""
+    if not isinstance(thing, Source | Family):
+        raise TypeError(f"{thing!r} is not a Source or a Family of xmcbench.data")

@@ -12,7 +12,8 @@ class Command:
     """`xmcbench NAME`: a function, whose parameters Typer reads, or a `typer.Typer` that holds subcommands.
 
     The function prints with `typer.echo` and raises `XMCBenchError` where the user made a mistake. `function` does the
-    same for Python: `xmcbench.score`, `compare` and `predict` call those of the commands of their names.
+    same for Python: `xmcbench.score`, `compare` and `predict` call those of the commands of their names, and
+    `xmcbench run` that of `tables`.
     """
 
     name: str

@@ -20,7 +20,7 @@ HOMES = {
     "method": "xmcbench.trial.method",
     "sampler": "xmcbench.engine.sampling.builtin",
     "evaluator": "xmcbench.evaluation.evaluator",
-    "dataset": "xmcbench.data.catalog",
+    "dataset": "xmcbench.data.source",
     "teacher": "xmcbench.teachers",
     "judge": "xmcbench.teachers.judges",
     "tracker": "xmcbench.tracking",

@@ -1,14 +1,25 @@
-"""`xmcbench compare` and `analyse`: how trials differ, with what significance, and what their predictions show."""
+"""`xmcbench compare`, `analyse` and `tables`: how trials differ, what their predictions show, the cells of a suite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from typer import Argument, Option
 
-from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat, names_in, trial_names
+from xmcbench.cli.options import (
+    DataDir,
+    DatasetNames,
+    EncoderName,
+    RunName,
+    Sets,
+    StoreDir,
+    SuitePath,
+    TableFormat,
+    names_in,
+    trial_names,
+)
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
@@ -18,7 +29,10 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xmcbench.api import Compared
+    from xmcbench.suite.suite import Suite
+    from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
+    from xmcbench.trial.trial import Trial
 
 
 def compare(
@@ -75,6 +89,64 @@ def compared(
     parts = [compared_table(f"P@{k} by {name}", "labels", part) for name, part in both.breakdowns.items()]
     examples = tuple(changed_queries(both, dataset, predictions, queries)) if queries else ()
     return Compared(tuple(both.metrics), (comparison_table(sides, called, both.metrics), *parts), examples)
+
+
+def tables(
+    suite: SuitePath,
+    format: TableFormat = "table",
+    sets: Sets = None,
+    datasets: DatasetNames = None,
+    encoder: EncoderName = None,
+    data: DataDir = Path("data"),
+    store: StoreDir = Path("results"),
+    to: Annotated[
+        list[str] | None,
+        Option(
+            metavar="METRIC=VALUE", help="Also show the cost of reaching a value on held-out queries, as in P@1=50."
+        ),
+    ] = None,
+) -> None:
+    """Print the tables of a suite: its cells, quality against cost, and ranks. Runs nothing."""
+    from xmcbench.runs.runner import Runner, Settings
+    from xmcbench.runs.tuning import stored_samples, tuned_trials
+
+    settings = Settings(suite=suite, data=data, store=store, sets=sets or (), datasets=datasets or (), encoder=encoder)
+    runner = Runner(settings)
+    tune = runner.suite.tune
+    plan = runner.plan_trials(tuned_trials(runner, stored_samples)) if tune else runner.plan()
+    outcomes = [(planned.trial, planned.record) for planned in plan]
+    echo(of_suite(runner.suite, outcomes, runner.store, format, to or ()))
+
+
+def of_suite(
+    suite: Suite,
+    outcomes: Iterable[tuple[Trial, Record | None]],
+    store: Store,
+    format: str = "table",
+    targets: Sequence[str] = (),
+) -> str:
+    """The tables of a suite: its own, quality against cost, ranks, `targets` as P@1=50, equal budgets."""
+    from xmcbench.reporting.published import published_rows
+    from xmcbench.reporting.text_table import render_tables
+    from xmcbench.suite.tables import Target
+    from xmcbench.trial.method import build_method
+    from xmcbench_plugins.analysis import suite_tables
+
+    outcomes = list(outcomes)
+    entries = {variant.label: variant.entry for variant in suite.variants}
+    found = suite_tables.sweep_cells(outcomes, entries, lambda trial: build_method(trial).config.unused())
+    published = published_rows() if any(shape.beside for shape in suite.tables.values()) else ()
+    grids = [suite_tables.cell_table(title, shape, found, published) for title, shape in suite.tables.items()]
+    metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
+    grids += [suite_tables.cost_table(found, metric), *suite_tables.rank_tables(found, metric, store.resampled)]
+    for text in targets:
+        if (target := Target.parse(f"to {text}")) is None:
+            raise XMCBenchError(f"--to {text}: expected a metric and its value in per cent, as in P@1=50")
+        grids.append(suite_tables.time_to_quality_table(found, target))
+    text = render_tables(grids, format)
+    records = [record for _, record in outcomes if record]
+    checks = suite_tables.check_equal_budgets(records, suite.equal) if suite.equal else []
+    return text if format == "csv" else "\n\n".join([text, *checks])
 
 
 def analyse(
@@ -152,6 +224,7 @@ def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
 
 @hookimpl
 def register_commands(register: Callable[[Command], None]) -> None:
-    """Register `xmcbench compare` and `xmcbench analyse`."""
+    """Register `xmcbench compare`, `xmcbench analyse` and `xmcbench tables`."""
     register(Command("compare", patience("compare")(compare), compared))
     register(Command("analyse", patience("analyse")(analyse)))
+    register(Command("tables", patience("tables")(tables), of_suite))

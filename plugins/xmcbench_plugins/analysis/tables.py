@@ -23,10 +23,10 @@ from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.evaluation.significance import difference, samples, significant_together
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.rows import budget_text, grouped
-from xmcbench.reporting.suite_tables import ResampledRecord
 from xmcbench.reporting.text_table import TextTable
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
+from xmcbench_plugins.analysis.suite_tables import ResampledRecord
 
 
 def analyse_together(

@@ -1,4 +1,4 @@
-"""Datasets that are made here, synthetic ones and one of Debian packages, and importers of two collections."""
+"""The catalogue of datasets in folders, datasets that are made here, and importers of two collections."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from xmcbench import hookimpl
 
 @hookimpl
 def register_datasets(register: Callable[[Any], None]) -> None:
-    """Register the synthetic datasets and `debian-packages`."""
+    """Register the catalogued folders, the synthetic datasets and `debian-packages`."""
     from xmcbench_plugins.sources import made
+    from xmcbench_plugins.sources.catalog import folder_sources
     from xmcbench_plugins.sources.debian import DebianPackages
 
-    for source in (made.TStar(), made.CATALOG, made.RANDOM_PAIRS, DebianPackages()):
+    for source in (*folder_sources(), made.TStar(), made.CATALOG, made.RANDOM_PAIRS, DebianPackages()):
         register(source)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-
 from reporting.made import record
-from xmcbench.reporting.suite_tables import SweepCell, rank_tables, sweep_cells
+
 from xmcbench.trial.record import Record
+from xmcbench_plugins.analysis.suite_tables import SweepCell, rank_tables, sweep_cells
 
 
 def cells_of(*records: Record) -> list[SweepCell]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from reporting.made import record
-from xmcbench.reporting.suite_tables import sweep_cells, time_to_quality, time_to_quality_table
+
 from xmcbench.suite.tables import Target
 from xmcbench.trial.record import Record
+from xmcbench_plugins.analysis.suite_tables import sweep_cells, time_to_quality, time_to_quality_table
 
 HALF = Target("P@1", 0.5)
 

@@ -11,11 +11,9 @@ LF-Wikipedia-500K. Long texts fill their maximum length.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
-from xmcbench.data.source import SIZES, Draft, Family, FolderSource, Source
-from xmcbench.plugins.hookspecs import hookimpl
+from xmcbench.data.source import SIZES, Draft, FolderSource
 
 REPOSITORY = "http://manikvarma.org/downloads/XC/XMLRepository.html"
 XR_TRANSFORMER = "https://github.com/amzn/pecos/tree/mainline/examples/xr-transformer-neurips21"
@@ -123,16 +121,3 @@ SMALL = (
 def folder_sources() -> list[FolderSource]:
     """A source for every card above."""
     return [FolderSource(draft, DOWNLOADS.get(draft.name, "")) for draft in (*PUBLISHED, *SMALL)]
-
-
-@hookimpl
-def register_datasets(register: Callable[[Any], None]) -> None:
-    """Register the catalogued folders."""
-    for source in folder_sources():
-        register(source)
-
-
-def check_plugin(thing: Any) -> None:
-    """Raise TypeError if `thing` cannot be registered as a dataset."""
-    if not isinstance(thing, Source | Family):
-        raise TypeError(f"{thing!r} is not a Source or a Family of xmcbench.data")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from reporting.made import LEDGER, record
+
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.notes import BELOW_POPULAR
 from xmcbench.reporting.published import published_rows
-from xmcbench.reporting.suite_tables import SweepCell, cell_table, cost_table, sweep_cells
 from xmcbench.suite.tables import TableShape
 from xmcbench.trial.facts import Ended
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Selection, Trial
-
-from .made import LEDGER, record
+from xmcbench_plugins.analysis.suite_tables import SweepCell, cell_table, cost_table, sweep_cells
 
 
 def made(label: str, p1: float, flops: float = 1e9, **changes: Any) -> Record:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from xmcbench.data import Draft, Family, find_source
-from xmcbench.data.catalog import PUBLISHED, SMALL
 from xmcbench.plugins.registry import OWN, Registry
+from xmcbench_plugins.sources.catalog import PUBLISHED, SMALL
 
-DOCS = Path(__file__).parents[2] / "docs" / "datasets.md"
+DOCS = Path(__file__).parents[3] / "docs" / "datasets.md"
 CARDS = (*PUBLISHED, *SMALL)
 
 
