@@ -15,16 +15,18 @@ from pathlib import Path
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.calibration import Calibration
+from xmcbench.files.atomic import atomic_write
 from xmcbench.files.manifest import MANIFEST, check_manifest, checked_folder
 from xmcbench.files.regular import MachineFault
 from xmcbench.files.secrets import holds_secret
 from xmcbench.runs.file_guard import BrokenContractError
+from xmcbench.runs.fused import FusedModel
 from xmcbench.trial.budget import Ledger, UnknownBudget
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.provenance import plugin_digest
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.run import TrainingLog
-from xmcbench.trial.store import MODEL, Store
+from xmcbench.trial.store import MODEL, PREDICTIONS, Store
 from xmcbench.trial.trial import Trial
 
 _log = logging.getLogger(__name__)
@@ -68,6 +70,12 @@ def file_states(directory: Path) -> dict[Path, tuple[int, int, int]]:
     return {path: (state.st_size, state.st_mtime_ns, state.st_ino) for path, state in states.items()}
 
 
+def leave_calibration(store: Store, trial: Trial, calibration: Calibration) -> None:
+    """Have the trial, which has not run yet, save this calibration with its model."""
+    with atomic_write(store.directory(trial.key) / CALIBRATION) as file:
+        file.write(calibration.encode())
+
+
 def load_calibration(store: Store, record: Record) -> Calibration | None:
     """The calibration of the record's model; None where the trial held out no queries to fit one on."""
     path = saved_model(record, store) / CALIBRATION
@@ -83,13 +91,11 @@ def load_model(method: Method, directory: Path) -> None:
 def checked_model(record: Record, store: Store) -> Path:
     """The folder of the record's model, its files checked. Raises `XMCBenchError` if it is missing or damaged."""
     directory = saved_model(record, store)
-    if isinstance(record.trial.budget, UnknownBudget):
-        raise XMCBenchError(
-            f"{record.trial.label}: imported and fused predictions have no model: expected a run of `xmcbench run`; "
-            "the method `fuse` trains its parts and has one"
-        )
+    if isinstance(record.trial.budget, UnknownBudget) and not record.parts:
+        raise XMCBenchError(f"{record.trial.label}: imported predictions have no model: expected a run of xmcbench")
     if not directory.is_dir():
-        raise XMCBenchError(f"{directory}: not there: expected the trial's model, which `xmcbench run` makes")
+        maker = "fuse" if record.parts else "run"
+        raise XMCBenchError(f"{directory}: not there: expected the trial's model, which `xmcbench {maker}` makes")
     if not (directory / MANIFEST).exists():
         raise XMCBenchError(f"{directory}: found no {MANIFEST}, so its files cannot be checked: run the trial again")
     check_manifest(directory)
@@ -106,7 +112,7 @@ def load_saved_model(store: Store, record: Record) -> Method:
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # loading takes a moment: no bar
     directory = checked_model(record, store)
     try:
-        method = build_method(record.trial)
+        method = _fused(store, record) if record.parts else build_method(record.trial)
         method.load(directory)
     except XMCBenchError:
         raise
@@ -114,6 +120,18 @@ def load_saved_model(store: Store, record: Record) -> Method:
         reason = " ".join(f"{type(problem).__name__}: {problem}".split())
         raise XMCBenchError(f"{directory}: cannot be loaded: {reason}") from problem
     return method
+
+
+def _fused(store: Store, record: Record) -> FusedModel:
+    """The models of a fusion's parts, without its rule. Raises XMCBenchError where a part has none, or another one."""
+    parts = []
+    for part in record.parts:
+        own = store.record(part.key)
+        if own is None or own.digests.get(PREDICTIONS) != part.predictions:
+            found = "is not in the store" if own is None else "was run again since"
+            raise XMCBenchError(f"{record.trial.label}: its part {part.name} ({part.key}) {found}: fuse again")
+        parts.append(load_saved_model(store, own))
+    return FusedModel(parts)
 
 
 def same_training(trial: Trial, method: Method, store: Store) -> Record | None:

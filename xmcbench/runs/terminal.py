@@ -109,7 +109,7 @@ def every_second(action: Callable[[], object]) -> Iterator[None]:
 @contextmanager
 def patience(doing: str) -> Iterator[None]:
     """Say on standard error what the block is `doing`, where that takes more than five seconds."""
-    start, silence = time.monotonic(), Silence()
+    start, silence = time.monotonic(), Silence(first=Silence.FIRST)
 
     def remind() -> None:
         if silence.is_due():

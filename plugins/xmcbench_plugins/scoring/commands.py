@@ -120,7 +120,10 @@ def fuse(
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Fuse the predictions of finished trials on one dataset, score the ranking and store it. Trains nothing else."""
+    """Fuse the predictions of finished trials on one dataset, score the ranking and store it. Trains nothing else.
+
+    `xmcbench predict` and `serve` take the result as any other, as long as the models of its parts are there.
+    """
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
     from xmcbench.evaluation.evaluator import score_predictions
@@ -128,7 +131,7 @@ def fuse(
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.reporting.words import chosen_on
     from xmcbench.trial.store import Store
-    from xmcbench_plugins.scoring.fusing import fuse_trials
+    from xmcbench_plugins.scoring.fusing import fuse_trials, keep_model
     from xmcbench_plugins.scoring.imported import scores_table, write_unbudgeted
 
     names = names_in(metrics) or list(DEFAULT_METRICS)
@@ -137,10 +140,11 @@ def fuse(
     place = Store(store)
     records = [find_trial(place, run, seed) for run in runs]
     dataset = load(records[0].trial.dataset, data_dir=data)
-    predictions, origin = fuse_trials(place, records, dataset, rule, metric)
+    predictions, origin, fusion = fuse_trials(place, records, dataset, rule, metric)
     scores = score_predictions(predictions, dataset, names, evaluators)
     label = name or f"{' + '.join(record.trial.label for record in records)} ({rule})"
     record = write_unbudgeted(place, dataset, label, origin, predictions, scores)
+    record = keep_model(place, record, fusion, dataset.card.num_labels)
     echo(f"{label} on {dataset.card.name}, {len(predictions):,} test queries, per cent")
     echo(render_tables([scores_table(scores)]))
     if rule != "reciprocal-ranks":

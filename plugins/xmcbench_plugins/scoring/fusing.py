@@ -11,16 +11,17 @@ import numpy as np
 from xmcbench.data.dataset import Dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.evaluator import stored_predictions
-from xmcbench.evaluation.fusion import RuleName, Weighted, fit_fusion
+from xmcbench.evaluation.fusion import Fusion, RuleName, Weighted, fit_fusion
 from xmcbench.evaluation.metrics import inverse_propensity
 from xmcbench.evaluation.ranking import check_predictions, drop_ignored
-from xmcbench.runs.saved_model import load_saved_model
+from xmcbench.runs.fused import FusedModel
+from xmcbench.runs.saved_model import load_saved_model, model_digest, save_model, saved_model
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.record import Part, Record
 from xmcbench.trial.run import held_out_rows
-from xmcbench.trial.store import PREDICTIONS, Store
+from xmcbench.trial.store import MODEL, PREDICTIONS, Store
 from xmcbench_plugins.scoring.imported import Origin
 
 METHOD = "fused"  # no plugin has this name
@@ -28,8 +29,8 @@ METHOD = "fused"  # no plugin has this name
 
 def fuse_trials(
     store: Store, records: Sequence[Record], dataset: Dataset, rule: RuleName, metric: str = "nDCG@5"
-) -> tuple[Predictions, Origin]:
-    """Fuse the predictions of `records` for the test queries of `dataset`; also how they came about.
+) -> tuple[Predictions, Origin, Fusion]:
+    """Fuse the predictions of `records` for the test queries of `dataset`; also how they came about, and the rule.
 
     `weighted` and `tree` load the trials' models and ask them for the training queries that all of them held out
     (`selection` in their suites). Raises XMCBenchError where the trials have nothing in common to fuse or to fit on.
@@ -59,7 +60,18 @@ def fuse_trials(
         )
         for record in records
     ]
-    return predictions, Origin(METHOD, settings, fitted_on, parts=tuple(fused))
+    return predictions, Origin(METHOD, settings, fitted_on, parts=tuple(fused)), fusion
+
+
+def keep_model(store: Store, record: Record, fusion: Fusion, num_labels: int) -> Record:
+    """Save the rule of a fused record as its model, which asks the models of its parts; the record that names it."""
+    model = FusedModel(())
+    model.fusion, model.num_labels = fusion, num_labels
+    folder = saved_model(record, store)
+    save_model(model, folder)
+    kept = record.model_copy(update={"digests": {**record.digests, MODEL: model_digest(folder)}})
+    store.write_record(kept)
+    return kept
 
 
 def _check_parts(records: Sequence[Record]) -> None:

@@ -175,6 +175,9 @@ def push(
     check_repository(repository)
     place = Store(store)
     record = find_trial(place, run, seed)
+    if record.parts:
+        names = ", ".join(part.key for part in record.parts)
+        raise XMCBenchError(f"{record.trial.label}: a fusion uses the models of its parts: push those: {names}")
     model = checked_model(record, place)
     files: dict[str, Path | bytes] = {
         path.relative_to(model).as_posix(): path for path in sorted(model.rglob("*")) if path.is_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from fakes.bench import Bench
 from xmcbench.data import load
 from xmcbench.evaluation.fusion import ReciprocalRanks, fit_fusion
 from xmcbench.evaluation.metrics import inverse_propensity
-from xmcbench.runs.saved_model import load_saved_model
+from xmcbench.runs.saved_model import load_saved_model, saved_model
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.record import Record
@@ -129,3 +130,40 @@ def test_damaged_predictions_are_named(
     path: Path = bench.store.directory(trials["ok"].key) / "predictions.npz"
     path.write_bytes(path.read_bytes()[:-9])
     assert "predictions.npz: damaged" in refused(bench, capsys, "ok", "rare")
+
+
+@pytest.mark.parametrize("rule", ["reciprocal-ranks", "weighted", "tree"])
+def test_a_fusion_predicts_by_the_models_of_its_parts(
+    rule: str, bench: Bench, trials: dict[str, Record], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, _ = fused(bench, capsys, "ok", "rare", "--rule", rule)
+    dataset = load("fake-20", bench.root / "data")
+    stored, _ = bench.store.predictions(record)
+    found = load_saved_model(bench.store, record).predict(dataset.test.texts, stored.k)
+    nothing_ignored = np.diff(dataset.ignore_test.indptr) == 0
+    assert nothing_ignored.sum() > 20
+    assert np.array_equal(found.indices[nothing_ignored], stored.indices[nothing_ignored])
+    code, text, error = run(bench, capsys, "predict", record.key, "--text", "a label", "--store", bench.store.root)
+    assert (code, error) == (0, "")
+    assert "label" in text
+    pushed = run(bench, capsys, "hub", "push", record.key, "me/model", "--store", bench.store.root)
+    assert pushed[0] == 2
+    assert all(part in pushed[2] for part in (trials["ok"].key, trials["rare"].key))
+
+
+def test_a_fusion_without_the_model_of_a_part_says_so(
+    bench: Bench, trials: dict[str, Record], capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, _ = fused(bench, capsys, "ok", "rare")
+    asked = ("predict", record.key, "--text", "a label", "--store", bench.store.root)
+    part = trials["rare"]
+    shutil.rmtree(saved_model(part, bench.store))
+    code, _, error = run(bench, capsys, *asked)
+    assert (code, len(error.splitlines())) == (2, 1)
+    assert part.key in error
+    assert "`xmcbench run` makes" in error
+    bench.store.write_record(part.model_copy(update={"digests": {}}))
+    assert "its part rare, seed 0" in run(bench, capsys, *asked)[2]
+    assert "was run again since: fuse again" in run(bench, capsys, *asked)[2]
+    shutil.rmtree(saved_model(record, bench.store))
+    assert "`xmcbench fuse` makes" in run(bench, capsys, *asked)[2]
