@@ -13,6 +13,7 @@ import numpy as np
 from xmcbench.data import TrainingData
 from xmcbench.evaluation import check_predictions, drop_ignored, find_evaluators, find_hits, fit_fusion
 from xmcbench.evaluation import score as score_hits
+from xmcbench.evaluation.calibration import Calibration, fit_calibration
 from xmcbench.evaluation.evaluator import lower_is_better, resampled_metrics
 from xmcbench.evaluation.metrics import Hits, inverse_propensity, label_counts
 from xmcbench.evaluation.significance import Sample
@@ -46,6 +47,10 @@ class Judge:
         value = score_hits(hits, [metric], self._evaluators)[metric]
         replicates_B = resampled_metrics(hits, [metric], self._evaluators)[metric]
         return Sample((0,), np.array([value]), np.asarray(replicates_B, np.float64)[None])
+
+    def calibration(self, predictions: Predictions) -> Calibration | None:
+        """The probabilities of the scores of predictions; None where they cannot be fitted."""
+        return fit_calibration(drop_ignored(predictions, self.queries.ignore, predictions.k), self.queries.targets)
 
     def fused(self, parts: Sequence[Predictions], metric: str) -> Predictions:
         """The weighted fusion of several predictions. Each half of the queries gets the weights of the other half."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -22,6 +22,7 @@ from typing import Any
 from xmcbench.data import load
 from xmcbench.engine.planning.trials import plan_here
 from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.calibration import Calibration
 from xmcbench.evaluation.significance import Estimate, Sample, difference
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.held_out import Judge
@@ -40,6 +41,7 @@ from xmcbench.trial.trial import Trial
 
 EARLY = 0.3  # share of the budget: a best evaluation up to here asks for a shorter schedule
 SMALLEST = 0.1  # share of its budget that a training gets, at least, where minutes are limited
+PLANNED = 0.2  # share of the minutes within which the durations of trainings are predicted
 SEARCHED = 3  # candidates whose settings are searched
 AGAIN = 1.3  # times the seconds of a training that the last one, on all queries, may take
 OWN = "own-settings"  # ends the name of a candidate's first training
@@ -67,6 +69,7 @@ class Candidate:
     early: bool = False  # whether the best evaluation was early, so that a shorter schedule was tried
     parts: tuple[Candidate, ...] = ()  # of a fusion
     sample: Sample | None = None  # its metric, with replicates
+    answers: Predictions | None = None  # of a fusion, for the held-out queries
     value: float = math.nan
 
     @property
@@ -106,6 +109,7 @@ class Chosen:
     metric: str
     differences: dict[str, Estimate]  # of the others from the best one, by label; below 0: worse
     final: Final
+    calibration: Calibration | None  # of the best one's answers for held-out queries
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of a record."""
@@ -151,10 +155,10 @@ class Choosing:
         runner: Runner,
         minutes: float | None = None,
         samples: int = 9,
-        clock: Callable[[], float] = time.monotonic,
+        started: float | None = None,
     ) -> None:
         self.runner, self.samples = runner, samples
-        self._clock, self._start = clock, clock()
+        self._start = time.monotonic() if started is None else started
         self._seconds = math.inf if minutes is None else 60 * minutes
         self._variants = {variant.label: variant for variant in runner.suite.variants}
         trials = [trial.changed(held_out_only=True, label=f"{trial.label}/{OWN}") for trial in runner.trials()]
@@ -168,7 +172,7 @@ class Choosing:
     @property
     def elapsed(self) -> float:
         """The seconds since the choice began."""
-        return self._clock() - self._start
+        return time.monotonic() - self._start
 
     @property
     def left(self) -> float:
@@ -209,6 +213,8 @@ class Choosing:
         data = runner.extents[trial.dataset]
         if data is not None and (seconds := method.foreseen(data, trial.budget).get("device_seconds")):
             return seconds
+        if self.elapsed > PLANNED * self._seconds:
+            return None
         try:
             plan = plan_here(trial, runner.settings.data, runner.settings.cache, runner.needs(trial).workers)
         except PassTooLargeError:
@@ -228,17 +234,14 @@ class Choosing:
 
     def _try(self, candidate: Candidate) -> None:
         """Train a candidate with its own settings, and with a shorter schedule where the curve asks for it."""
-        trial, predicted = candidate.trial, candidate.seconds or 0.0
-        needed = predicted * (1 + AGAIN)
-        if self.left < math.inf and needed > self.left:
-            share = math.floor(10 * self.left / needed) / 10
-            if share < SMALLEST or not predicted:
-                candidate.left, candidate.reason = Left.NO_TIME, _too_long(needed, self.left)
-                return
-            trial = self._shorter(candidate, trial, share)
-        if self.left <= self._reserve(0.0):
-            candidate.left, candidate.reason = Left.NO_TIME, _too_long(needed, self.left)
+        trial = candidate.trial
+        needed, left = (candidate.seconds or 0.0) * (1 + AGAIN), max(0.0, self.left)
+        share = 1.0 if needed <= left else math.floor(10 * left / needed) / 10
+        if left <= self._reserve(0.0) or share < SMALLEST:
+            candidate.left, candidate.reason = Left.NO_TIME, _too_long(needed, left)
             return
+        if share < 1:
+            trial = self._shorter(candidate, trial, share)
         record = self._run(trial)
         if not math.isfinite(quality(record, self.metric)):
             candidate.left, candidate.reason = Left.FAILED, _why(record)
@@ -313,13 +316,13 @@ class Choosing:
             return
         parts = (ranked[0], other)
         answers = self._judge.fused([self._answers(part) for part in parts], self.metric)
-        fused = Candidate(FUSED, parts[0].trial, None, parts=parts)
+        fused = Candidate(FUSED, parts[0].trial, None, parts=parts, answers=answers)
         fused.sample = self._judge.sample(answers, self.metric)
         fused.value = fused.sample.mean
         self.candidates.append(fused)
 
     def _answers(self, candidate: Candidate) -> Predictions:
-        return self.runner.store.held_out(candidate.best)
+        return candidate.answers or self.runner.store.held_out(candidate.best)
 
     def _ranked(self) -> list[Candidate]:
         """The candidates that were tried, the best first."""
@@ -336,7 +339,8 @@ class Choosing:
             best = best.parts[0]
         ranked = [best, *(each for each in ranked if each is not best)]
         differences = {each.label: self._difference(each, best) for each in ranked[1:]}
-        return Chosen(best, ranked, self.metric, differences, self._final(best))
+        calibration = self._judge.calibration(self._answers(best))
+        return Chosen(best, ranked, self.metric, differences, self._final(best), calibration)
 
     def _difference(self, first: Candidate, second: Candidate) -> Estimate:
         assert first.sample is not None
@@ -367,7 +371,8 @@ def _reads_words(candidate: Candidate) -> bool:
 
 
 def _too_long(needed: float, left: float) -> str:
-    return f"it needs about {needed / 60:.1f} minutes with the last training, {max(0.0, left) / 60:.1f} are left"
+    wanted = f"it needs about {needed / 60:.1f} minutes with the last training, " if needed else ""
+    return f"{wanted}{left / 60:.1f} minutes are left"
 
 
 def _why(record: Record) -> str:

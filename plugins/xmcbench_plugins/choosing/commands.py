@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,7 +62,7 @@ def tune(
     from xmcbench.runs.tuning import queries_of_sample
     from xmcbench_plugins.choosing.choice import Choosing
 
-    path = Path(f"tuned-{dataset}.yaml") if out is None else out
+    started, path = time.monotonic(), Path(f"tuned-{dataset}.yaml") if out is None else out
     if not path.name or path.is_dir():
         raise XMCBenchError(f"--out {path}: found a folder, expected the name of a file")
     limits = _budget(budget)
@@ -84,7 +85,7 @@ def tune(
         _write(suite, searched)
         with patience("opening the dataset, planning"):
             runner = Runner(Settings(suite=searched, data=data, store=store, retry=True, command=sys.argv))
-            choosing = Choosing(runner, minutes, samples)
+            choosing = Choosing(runner, minutes, samples, started)
         _print_plan(choosing, minutes)
         if dry_run:
             raise Exit
@@ -163,11 +164,14 @@ def _train_on_all(settings: Settings, chosen: Chosen) -> Record:
     """The trial on all training queries, which is scored on the test split."""
     from xmcbench.runs.progress import display
     from xmcbench.runs.runner import Runner
+    from xmcbench.runs.saved_model import leave_calibration
     from xmcbench.runs.tuning import note_chosen
 
     runner = Runner(settings)
     plan = runner.plan()
     runner.chosen[plan[0].trial.key] = chosen.as_dict()
+    if chosen.calibration is not None and plan[0].record is None:
+        leave_calibration(runner.store, plan[0].trial, chosen.calibration)
     echo(f"training {chosen.best.label} on all training queries, then scoring it once on the test split")
     try:
         with display() as shown, runner.executor:

@@ -10,12 +10,16 @@ import yaml
 from commands import call
 from fakes.bench import Bench
 
-from xmcbench.data import TrainingData
+from xmcbench.data import TrainingData, load
+from xmcbench.evaluation import drop_ignored
+from xmcbench.evaluation.calibration import fit_calibration
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.executor import InProcess
 from xmcbench.runs.runner import Runner
+from xmcbench.runs.saved_model import load_calibration
 from xmcbench.trial.record import Status
-from xmcbench.trial.run import Run
+from xmcbench.trial.run import Run, held_out_rows
+from xmcbench_plugins.choosing import choice
 
 ASKED = ("--methods", "fake-ok,fake-rare", "--budget", "steps=9", "--samples", "3")
 
@@ -36,8 +40,9 @@ def tuned(bench: Bench, *more: Any) -> int:
 
 @pytest.mark.usefixtures("space")
 def test_the_best_on_held_out_queries_is_trained_on_all_and_scored_once(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("xmcbench.evaluation.calibration.FEWEST", 3)
     before = files(bench.root)
     assert tuned(bench, "--dry-run") == 0
     shown = capsys.readouterr().out
@@ -62,6 +67,12 @@ def test_the_best_on_held_out_queries_is_trained_on_all_and_scored_once(
     assert not any(bench.store.directory(each.key).joinpath("model").exists() for each in records if each != final)
     assert f"xmcbench predict {final.key} --text" in shown
     assert call("predict", final.key, "--text", "a b", *bench.places) == 0
+    train, answers = load("fake-20", bench.root / "data").training_data(), bench.store.held_out(best)
+    assert best.trial.selection is not None
+    held_out = train.rows(held_out_rows(best.trial.selection, best.trial.seed, len(train.texts))[0])
+    wanted = fit_calibration(drop_ignored(answers, held_out.ignore, answers.k), held_out.targets)
+    assert wanted is not None
+    assert load_calibration(bench.store, final) == wanted
     found = yaml.safe_load((bench.root / "found.yaml").read_text())
     assert list(found["methods"]) == [best.trial.method]
     capsys.readouterr()
@@ -81,6 +92,17 @@ def test_a_budget_of_minutes_leaves_out_what_does_not_fit(
     assert "ends within 5 minutes" in shown
     assert "fake-rare was not tried: it needs about 1380.0 minutes with the last training" in shown
     assert "Use fake-ok." in shown
+
+
+def test_no_time_at_all_is_said_in_a_line_and_nothing_is_planned_or_run(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(choice.Choosing, "elapsed", property(lambda _: 301.0))
+    monkeypatch.setattr(choice, "plan_here", lambda *_: pytest.fail("it takes time"))
+    assert tuned(bench, "--minutes", "5") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(f"{name}: 0.0 minutes are left" in line for name in ("fake-ok", "fake-rare"))
+    assert not bench.store.records()
 
 
 @pytest.mark.parametrize(("best", "steps"), [(0.2, [10, 2]), (0.5, [10])])
