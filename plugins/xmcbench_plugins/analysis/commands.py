@@ -180,6 +180,7 @@ def analyse(
         analyse_together,
         analysis_tables,
         names,
+        near_table,
         write_analyses,
     )
 
@@ -196,7 +197,9 @@ def analyse(
     calibrations = {record.key: load_calibration(place, record) for record in records}
     analyses = analyse_together(place, records, dataset, k, vectors, calibrations)
     seconds = processor_table(names(records).items(), place.records())
-    echo(render_tables([*analysis_tables(analyses), *([seconds] if seconds else [])], format))
+    near = near_table(place, records, dataset)
+    more = [table for table in (near, seconds) if table is not None]
+    echo(render_tables([*analysis_tables(analyses), *more], format))
     if out is not None:
         written = [write_analyses(analyses, out)]
         if figures:

@@ -15,6 +15,8 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
 from xmcbench.data import Dataset
+from xmcbench.data.likeness import NEAR, likeness
+from xmcbench.data.pairs import binary, contains
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis, analyse, partitions
 from xmcbench.evaluation.calibration import Calibration
@@ -107,6 +109,27 @@ def _probabilities(analyses: Mapping[str, Analysis]) -> Iterator[TextTable]:
         )
         headings = ("trial", "error", "mean probability", "share true")
         yield TextTable("probabilities (per cent)", headings, tuple(rows), notes)
+
+
+def near_table(store: Store, records: Iterable[Record], dataset: Dataset) -> TextTable | None:
+    """P@1 of trials with and without the test texts that a training text nearly repeats; None without such texts."""
+    found = likeness(dataset.train.texts, dataset.test.texts)
+    if not found.near.any():
+        return None
+    truth, rows = binary(dataset.test.targets), []
+    for name, record in names(records).items():
+        first = stored_predictions(store, record, dataset).indices[:, :1]
+        hits = contains(truth, first)[found.rows, 0]
+        parts = (hits, hits[~found.near], hits[found.near])
+        rows.append((name, *(_per_cent(part.mean() if len(part) else float("nan")) for part in parts)))
+    num_near, num_all = int(found.near.sum()), len(found.rows)
+    spaced = "" if num_all == len(truth.indptr) - 1 else " evenly spaced"
+    notes = (
+        f"Of {num_all:,}{spaced} test texts, {num_near:,} have the words of a training text, or nearly (cosine over "
+        f"{NEAR}).",
+    )
+    headings = ("trial", "all", "new texts", "near a training text")
+    return TextTable("P@1 with and without test texts near a training text (per cent)", headings, tuple(rows), notes)
 
 
 def _bins(analyses: Mapping[str, Analysis], partition: str, metric: str) -> TextTable:

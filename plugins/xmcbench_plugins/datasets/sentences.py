@@ -260,7 +260,7 @@ _sentence(
         f"{_share(f, 'test rows')} have nearly the words of a training row (cosine over 0.8){_example(f)}: methods "
         "that look up neighbours score higher on them than on new texts"
     ),
-    "a split by time, source or group keeps such rows together",
+    "`xmcbench analyse RUN` has scores with and without them; a split by time, source or group keeps them together",
 )
 _sentence(
     Kind.WITHOUT_WORD,

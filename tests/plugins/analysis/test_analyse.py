@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from commands import call
 from fakes.bench import Bench
 
+from xmcbench.data import load
+from xmcbench.data.likeness import likeness
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.archive import Archive
 from xmcbench.reporting.ranked_groups import leaderboard
+from xmcbench_plugins.analysis.tables import near_table
 
 
 @pytest.fixture
@@ -83,3 +87,22 @@ def test_what_cannot_be_analysed_is_a_line_for_each_kind(ran: Bench) -> None:
     (line,) = told
     assert line.endswith(f"; and {len(records) - 1} other datasets with such a problem")
     assert len(line) < 300
+
+
+def test_scores_are_said_with_and_without_texts_near_to_training(
+    ran: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset = load("fake-20", ran.root / "data")
+    num_test, near = len(dataset.test.texts), int(likeness(dataset.train.texts, dataset.test.texts).near.sum())
+    assert 0 < near < num_test
+    assert call("analyse", *ran.places, "ok") == 0
+    assert "P@1 with and without test texts near a training text" in capsys.readouterr().out
+    records = {record.trial.label: record for record in ran.store.records() if record.metrics}
+    table = near_table(ran.store, records.values(), dataset)
+    assert table is not None
+    for label, *figures in table.rows:
+        every, new, known = map(float, figures)
+        assert every == pytest.approx(100 * records[label].metrics["P@1"], abs=0.006)
+        assert (known * near + new * (num_test - near)) / num_test == pytest.approx(every, abs=0.02)
+    other = replace(dataset, train=replace(dataset.train, texts=["zz"] * len(dataset.train.texts)))
+    assert near_table(ran.store, records.values(), other) is None
