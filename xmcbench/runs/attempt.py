@@ -422,10 +422,9 @@ def predict(attempt: Attempt, method: Method) -> tuple[Predictions, Sample]:
     """Save the model, then predict the test queries: what a method learns from these is not in its model."""
     ledger, model = attempt.log.ledger, attempt.directory / "model"
     waiting, selection = attempt.directory / CALIBRATION, attempt.job.trial.selection
-    if waiting.exists():  # of a training on other queries than the held-out ones, before this one
-        calibration = Calibration.decode(waiting.read_bytes())
-    else:
-        calibration = None if selection is not None and selection.refit else calibrate(attempt, method)
+    known = Calibration.decode(waiting.read_bytes()) if waiting.exists() else None  # of a training before this one
+    sees_all = selection is not None and selection.refit
+    calibration = known if known or sees_all else calibrate(attempt, method)
     with untrained("save"):
         saved = save_model(method, model, calibration)
     waiting.unlink(missing_ok=True)

@@ -237,8 +237,14 @@ class Choosing:
         trial = candidate.trial
         needed, left = (candidate.seconds or 0.0) * (1 + AGAIN), max(0.0, self.left)
         share = 1.0 if needed <= left else math.floor(10 * left / needed) / 10
-        if left <= self._reserve(0.0) or share < SMALLEST:
-            candidate.left, candidate.reason = Left.NO_TIME, _too_long(needed, left)
+        if left <= self._reserve(0.0):
+            candidate.left = Left.NO_TIME
+            candidate.reason = f"the last training needs the {left / 60:.1f} minutes that are left"
+            return
+        if share < SMALLEST:
+            candidate.left = Left.NO_TIME
+            wanted = f"it needs about {needed / 60:.1f} minutes with the last training"
+            candidate.reason = f"{wanted}, {left / 60:.1f} are left"
             return
         if share < 1:
             trial = self._shorter(candidate, trial, share)
@@ -268,10 +274,11 @@ class Choosing:
         return self._run_all([trial])[0]
 
     def _run_all(self, trials: Sequence[Trial]) -> list[Record]:
-        """Run trials that are not in the store; none takes of what is left the part that the last training needs."""
-        runner = self.runner
-        if self.left < math.inf:
-            runner.suite = runner.suite.model_copy(update={"timeout": max(1.0, self.left - self._reserve(0.0))})
+        """Run trials that are not in the store; each leaves the time for the last training, its own or the best one."""
+        runner, left = self.runner, self.left
+        if left < math.inf:
+            most = min(left - self._reserve(0.0), left / (1 + AGAIN))
+            runner.suite = runner.suite.model_copy(update={"timeout": max(1.0, most)})
         plan: list[PlannedTrial] = runner.plan_trials(trials)
         return runner.run(plan, self._display)
 
@@ -368,11 +375,6 @@ class Choosing:
 def _reads_words(candidate: Candidate) -> bool:
     """Whether a method compares words on processors, and trains no encoder."""
     return not build_method(candidate.trial).uses_gpu
-
-
-def _too_long(needed: float, left: float) -> str:
-    wanted = f"it needs about {needed / 60:.1f} minutes with the last training, " if needed else ""
-    return f"{wanted}{left / 60:.1f} minutes are left"
 
 
 def _why(record: Record) -> str:

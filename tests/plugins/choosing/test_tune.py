@@ -85,10 +85,21 @@ def test_the_best_on_held_out_queries_is_trained_on_all_and_scored_once(
 def test_a_budget_of_minutes_leaves_out_what_does_not_fit(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slow = registry().method("fake-rare").thing
+    slow, run = registry().method("fake-rare").thing, Runner.run
+    limits: list[float] = []
     monkeypatch.setattr(slow, "foreseen", lambda *_: {"device_seconds": 36_000.0})
+
+    def noted(self: Runner, *given: Any) -> Any:
+        limits.append(self.suite.timeout)
+        return run(self, *given)
+
+    monkeypatch.setattr(Runner, "run", noted)
     assert tuned(bench, "--minutes", "5") == 0
     shown = capsys.readouterr().out
+    *trainings, last = limits
+    assert last > 300, "the last one is not cut"
+    assert trainings
+    assert all(limit * (1 + choice.AGAIN) <= 300 for limit in trainings), "each leaves time for the last one"
     assert "ends within 5 minutes" in shown
     assert "fake-rare was not tried: it needs about 1380.0 minutes with the last training" in shown
     assert "Use fake-ok." in shown
@@ -101,7 +112,9 @@ def test_no_time_at_all_is_said_in_a_line_and_nothing_is_planned_or_run(
     monkeypatch.setattr(choice, "plan_here", lambda *_: pytest.fail("it takes time"))
     assert tuned(bench, "--minutes", "5") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert all(f"{name}: 0.0 minutes are left" in line for name in ("fake-ok", "fake-rare"))
+    assert all(
+        f"{name}: the last training needs the 0.0 minutes that are left" in line for name in ("fake-ok", "fake-rare")
+    )
     assert not bench.store.records()
 
 
