@@ -346,3 +346,15 @@ def test_every_test_and_module_that_the_architecture_names_is_there() -> None:
         assert f"def {test}(" in text(file), f"{file}::{test}"
     for module in re.findall(r"`((?:xmcbench|plugins|suites)/[\w/.]*)`", page):
         assert (ROOT / module).exists(), module
+
+
+def test_every_test_that_security_names_is_there() -> None:
+    """A promise names its test by its place, those after the first in the same folder by their name alone."""
+    text, folder = (ROOT / "docs" / "security.md").read_text(), Path()
+    names = re.findall(r"`((?:tests/)?[\w/]*test_\w+\.py)`", text)
+    assert names
+    for name in names:
+        folder = Path(name).parent if "/" in name else folder
+        assert (ROOT / folder / Path(name).name).is_file(), name
+    promises = text.partition("| --- | --- | --- |\n")[2].partition("\n\n")[0].splitlines()
+    assert all(re.search(r"test_\w+\.py`", promise) for promise in promises)

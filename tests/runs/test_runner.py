@@ -16,6 +16,7 @@ from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.runs.plan import exit_code
 from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.record import Status
+from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
 OUTCOMES = {
@@ -213,3 +214,13 @@ def test_a_trial_that_is_predicted_too_large_is_not_run(bench: Bench, monkeypatc
     assert record.failure is not None
     assert record.failure.message == "predicted to take 9 GB"
     assert bench.run(bench.suite(["fake-ok"]))["ok"].status is Status.OK  # without the limit nobody asks
+
+
+def test_locks_that_keep_no_other_run_out_are_told_once(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    suite = bench.suite(["fake-ok", "fake-rare"], seeds=[0, 1])
+    monkeypatch.setattr(Store, "lock_holds", lambda *_: False)
+    bench.run(suite)
+    told = f"warning: {bench.store.root}: the locks of this file system keep no other run out: start one run at a time"
+    assert caplog.messages.count(told) == 1

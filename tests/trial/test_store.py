@@ -233,6 +233,13 @@ def test_a_lock_is_held_by_one(store: Store) -> None:
         assert third
 
 
+def test_a_lock_that_keeps_nobody_out_is_known(store: Store) -> None:
+    """As on file systems that grant every lock: there another process gets what this one holds."""
+    with store.lock(KEY):
+        assert store.lock_holds(KEY)
+    assert not store.lock_holds(KEY)
+
+
 @pytest.mark.parametrize("place", ["trials", ""])
 @pytest.mark.parametrize(
     "command",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -37,6 +38,7 @@ from xmcbench.trial.trial import Trial
 if TYPE_CHECKING:
     from xmcbench.engine.planning.trials import TrialPlan
 
+_log = logging.getLogger(__name__)
 LARGE_DATASET = 100_000  # queries or labels
 LOCK_SECONDS = 0.2  # between two looks at trials that another run holds
 # The records of trials that are not run: status, and type of the failure.
@@ -342,6 +344,10 @@ class _Schedule:
             return False
         if not lock.enter_context(store.lock(trial.key, wait=False)):
             return False
+        if not self._records and not self._running and not store.lock_holds(trial.key):
+            _log.warning(
+                "warning: %s: the locks of this file system keep no other run out: start one run at a time", store.root
+            )
         locks.callback(lock.close)
         self._waiting.remove(planned)
         self._running[trial.key] = planned, lock

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -243,6 +245,18 @@ class Store:
             _log.warning("warning: %s; left out, `xmcbench rescore` makes it again", problem)
             return {}
 
+    def lock_holds(self, key: str) -> bool:
+        """Whether the lock of a trial that this process holds keeps other processes out.
+
+        Some network file systems grant every lock. Of these only another process can know: where locks are those of
+        processes, this one would be granted its own again.
+        """
+        command = [sys.executable, "-I", "-S", "-c", PROBE, str(self._lock_file(key))]
+        return subprocess.run(command, capture_output=True, check=False).returncode != 1
+
+    def _lock_file(self, key: str) -> Path:
+        return self.root / "locks" / key
+
     @contextmanager
     def lock(self, key: str, wait: bool = True) -> Iterator[bool]:
         """Lock a trial, so that two runs on one store do not both run it. Yields whether the lock was acquired.
@@ -251,7 +265,7 @@ class Store:
         """
         from filelock import FileLock, Timeout
 
-        path = self.root / "locks" / key
+        path = self._lock_file(key)
         lock = FileLock(path)
         with _writing(path), suppress(Timeout):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -260,6 +274,10 @@ class Store:
             yield lock.is_locked
         finally:
             lock.release()
+
+
+# Exits with 0 where another process holds the lock of a file, with 1 where it is free.
+PROBE = "import fcntl, sys\ntry: fcntl.flock(open(sys.argv[1], 'r+'), 6)\nexcept OSError: sys.exit(0)\nsys.exit(1)"
 
 
 def _packed(predictions: Predictions, **more: np.ndarray) -> bytes:

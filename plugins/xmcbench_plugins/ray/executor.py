@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
@@ -51,6 +52,17 @@ SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a table of the experiment even where nothing is asked for
 }
+
+
+class ClusterLostError(XMCBenchError):
+    """The cluster is gone, or the node on which this process is: no outcome of a trial, and the next run goes on."""
+
+    def __init__(self, problem: Exception) -> None:
+        reason = next((line.strip() for line in str(problem).splitlines() if line.strip()), "it says no reason")
+        super().__init__(
+            f"the Ray cluster or the node of this process is lost ({type(problem).__name__}: {reason}); trials that "
+            "ended are in the store, and the same command goes on with the others"
+        )
 
 
 @dataclass
@@ -104,14 +116,15 @@ class RayExecutor(Executor):
         self._train = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(train)
 
     def close(self) -> None:
-        for trial in self._running.values():
-            self._abort(trial)
-        if references := [trial.reference for trial in self._running.values()]:
-            self._ray.wait(references, num_returns=len(references), timeout=ABORT_SECONDS)
-        for trial in self._running.values():
-            self._ray.cancel(trial.reference, force=True)
+        with suppress(ray_module("ray.exceptions").RayError):  # where the cluster is lost, nothing is left to end
+            for trial in self._running.values():
+                self._abort(trial)
+            if references := [trial.reference for trial in self._running.values()]:
+                self._ray.wait(references, num_returns=len(references), timeout=ABORT_SECONDS)
+            for trial in self._running.values():
+                self._ray.cancel(trial.reference, force=True)
+            self.mailbox.shutdown(force=True)
         self._running.clear()
-        self.mailbox.shutdown(force=True)
 
     def check(self, needs: Needs) -> None:
         if not self._fitting(needs, self._total):
@@ -151,8 +164,14 @@ class RayExecutor(Executor):
         return records
 
     def events(self) -> list[tuple[str, Any]]:
-        """The events that workers have sent since the last call, each with the name under which it was sent."""
-        events = self.mailbox.get_nowait_batch(self.mailbox.size())
+        """The events that workers have sent since the last call, each with the name under which it was sent.
+
+        Raises ClusterLostError.
+        """
+        try:
+            events = self.mailbox.get_nowait_batch(self.mailbox.size())
+        except ray_module("ray.exceptions").RayError as problem:
+            raise ClusterLostError(problem) from problem
         return [(name, decode(event) if isinstance(event, str) else event) for name, event in events]
 
     def environment(self) -> dict[str, str]:
@@ -199,10 +218,12 @@ class RayExecutor(Executor):
         return free
 
     def _outcome(self, trial: _RayTrial) -> Record:
-        """The record of a trial whose task has ended."""
+        """The record of a trial whose task has ended. Raises ClusterLostError where the task's node has."""
         death = Status.ERROR, Failure(type="Exit", message="the workers ended and left no record")
         try:
             checkpoint = self._ray.get(trial.reference)
+        except ray_module("ray.exceptions").NodeDiedError as problem:
+            raise ClusterLostError(problem) from problem
         except Exception as problem:  # Ray and Ray Train raise many classes when processes die
             death = _death(problem)
         else:

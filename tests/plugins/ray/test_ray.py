@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 from fakes.bench import Bench, Heard
 
 from xmcbench.errors import XMCBenchError
@@ -15,7 +17,7 @@ from xmcbench.runs.executor import Task
 from xmcbench.runs.tuning import stored_samples, tuned_trials
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Status
-from xmcbench_plugins.ray.executor import RayExecutor, _death, _RayTrial
+from xmcbench_plugins.ray.executor import ClusterLostError, RayExecutor, _death, _RayTrial
 
 from .ray_cluster import (
     KEYS,
@@ -106,6 +108,35 @@ def test_workers_that_die_again_and_again_get_a_record(problem: Exception, statu
     ended, found = _death(problem)
     assert (ended, found.type) == (status, kind)
     assert found.message.endswith("restarted at most 3 times: The actor died.")
+
+
+class LostMailbox:
+    """The queue of a cluster whose node is gone."""
+
+    def size(self) -> int:
+        raise ray.exceptions.ActorDiedError
+
+    get_nowait_batch = size
+
+    def shutdown(self, **_: bool) -> None:
+        raise ray.exceptions.ActorDiedError
+
+
+def test_the_loss_of_the_drivers_node_is_one_line_and_no_outcome_of_a_trial(bench: Bench) -> None:
+    def lost(_: object) -> None:
+        raise ray.exceptions.NodeDiedError("\nTask failed because the node is dead.\nIts log:")
+
+    runner = bench.runner(bench.suite(["fake-ok"]))
+    (planned,) = runner.plan()[:1]
+    executor = RayExecutor()
+    executor._ray, executor.mailbox = SimpleNamespace(get=lost), LostMailbox()
+    trial = _RayTrial(runner.task(planned.trial, lambda _: None), reference=object())
+    for what in (executor.events, lambda: executor._outcome(trial)):
+        with pytest.raises(ClusterLostError, match=r"is lost \(.*\); .* the same command goes on") as told:
+            what()
+        assert "\n" not in str(told.value)
+    assert bench.store.record(planned.trial.key) is None
+    executor.close()
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
