@@ -25,7 +25,7 @@ from xmcbench.reporting.describe import Sections
 from xmcbench.reporting.make_rows import recorded_metrics
 from xmcbench.reporting.published import PublishedRow, published_rows
 from xmcbench.reporting.rows import About, Group, Leaderboard, View
-from xmcbench.reporting.text_table import Heading, TextTable, printable, render_tables
+from xmcbench.reporting.text_table import Heading, TextTable, printable, render_notes, render_tables
 from xmcbench.runs.terminal import listing, width
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Board(_Printed):
     table: Leaderboard
     measured: Archive
     published: tuple[PublishedRow, ...] = ()
-    form: Literal["lines", "answer", "tables"] = "answer"  # a line a table, the main tables, every table
+    form: Literal["lines", "answer", "tables"] = "answer"  # a line a dataset, the main tables, every table
     below: frozenset[About] = frozenset()  # the notes that it prints besides those about the user's rows
     closing_first: bool = False  # whether it says who leads before the first table
 
@@ -151,11 +151,14 @@ class Compared(_Printed):
 
     metrics: tuple[ComparedMetric, ...]
     tables: tuple[TextTable, ...]
+    answer: str = ""  # which of the two is better, by which metrics
     examples: tuple[str, ...] = ()  # lines on the queries that change most
     missing: str = ""  # why there are no example queries
 
     def __str__(self) -> str:
-        return "\n".join([render_tables(self.tables), *(["", *self.examples] if self.examples else [])])
+        tables = render_tables(self.tables, width=width())
+        answer = render_notes([self.answer], "table", width())
+        return "\n".join([answer, "", tables, *(["", *self.examples] if self.examples else [])])
 
     def _tables(self) -> Sequence[TextTable]:
         return self.tables
@@ -270,8 +273,8 @@ def leaderboard(
     """Published results and measured ones, those of the user's store among them, best first.
 
     Where no dataset, method, variants or number of rows are asked for, it has the user's datasets; if there are none,
-    all, and prints a line for each table, unless `whole` asks for every row. `paper` leaves out what a table in a paper
-    has no place for. The other arguments are the options of `xmcbench leaderboard`.
+    all, and prints a line for each dataset, unless `whole` asks for every row. `paper` leaves out what a table in a
+    paper has no place for. The other arguments are the options of `xmcbench leaderboard`.
 
     `groups` has all tables. It prints one for each dataset and source, unless the arguments choose some. Raises
     `UnknownNameError` for a name that no row has.

@@ -41,6 +41,24 @@ def test_plan_progress_leaderboard_and_then_hits(bench: Bench, capsys: pytest.Ca
     assert "[1/" not in again
 
 
+def test_seeds_of_which_the_same_becomes_share_a_line_of_the_plan(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.run(bench.suite(["fake-ok"], seeds=[0, 1]), debug=True)
+    suite = bench.suite(["fake-ok", "fake-rare"], seeds=[0, 1, 2])
+    call("run", suite, "--dry-run", *bench.places)
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    rows = [[cell.strip() for cell in line if cell.strip()] for line in lines]
+    keys = {(planned.trial.label, planned.trial.seed): planned.trial.key for planned in bench.runner(suite).plan()}
+    assert [row[:3] for row in rows[2:5]] == [
+        ["ok", "fake-20", "0, 1"],
+        ["ok", "fake-20", "2"],
+        ["rare", "fake-20", "0, 1, 2"],
+    ]
+    assert rows[2][3].split() == [keys["ok", seed][:8] for seed in (0, 1)]
+    assert rows[3][3] == keys["ok", 2]
+
+
 def test_a_suite_that_is_edited_while_it_runs_is_named(
     bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

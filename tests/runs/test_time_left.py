@@ -140,13 +140,13 @@ def test_lines_remind_of_a_trial_that_takes_long(capsys: pytest.CaptureFixture[s
     lines, planned = Lines(lambda: seconds), PlannedTrial(trial("a"), Action.RUN)
     lines.begin(planned, 1, 1)
     lines.progress(planned, TrialProgress("open", 0.0))
-    for seconds in range(50):
-        if seconds == 30:
+    for seconds in range(200):
+        if seconds == 130:
             lines.progress(planned, training(0.12))
         lines.remind()
     assert capsys.readouterr().out.splitlines() == [
-        "[1/1] d/a seed 0: open   0%, for 15 s",
-        "[1/1] d/a seed 0: train  12%, for 15 s",
+        "[1/1] d/a seed 0: open   0%, for 60 s",
+        "[1/1] d/a seed 0: train  12%, for 50 s",
     ]
 
 

@@ -238,6 +238,26 @@ def _tuning(tune: Tune, trials: Sequence[Trial], entries: Mapping[str, str]) -> 
     return f"tuned first: {samples}, budget {budget}; about {trainings} trainings before the {len(trials)} below\n"
 
 
+SHORT = 8  # characters of a key among several
+
+
+def plan_table(plan: Sequence[PlannedTrial]) -> str:
+    """A line for each trial; seeds for which the same is done share one, with the beginnings of their keys."""
+    same: dict[tuple[str, ...], list[Trial]] = {}
+    for planned in plan:
+        own = planned.trial.label, planned.trial.dataset, str(planned.action), planned.reason
+        same.setdefault(own, []).append(planned.trial)
+    rows = []
+    for (label, dataset, action, reason), trials in same.items():
+        keys = [trial.key if len(trials) == 1 else trial.key[:SHORT] for trial in trials]
+        rows.append((label, dataset, ", ".join(str(trial.seed) for trial in trials), " ".join(keys), action, reason))
+    several = len(rows) < len(plan)
+    headers = ("trial", "dataset", "seeds" if several else "seed", "keys" if several else "key", "plan")
+    reasons = any(row[-1] for row in rows)
+    shown = rows if reasons else [row[:-1] for row in rows]
+    return listing(shown, [*headers, "reason"] if reasons else headers, colalign=("left",) * len(shown[0]))
+
+
 def print_plan(runner: Runner, plan: Sequence[PlannedTrial], price: Price | None = None) -> None:
     """Print what each trial needs, the settings that follow, and what to expect of them."""
     from xmcbench.runs.plan import remarks
@@ -248,12 +268,7 @@ def print_plan(runner: Runner, plan: Sequence[PlannedTrial], price: Price | None
     notes += teacher_costs(runner.to_run(plan), runner.extents, runner.store.root, price)
     if suite.tune:
         echo(_tuning(suite.tune, trials, {variant.label: variant.entry for variant in suite.variants}))
-    rows = [
-        (trial.label, trial.dataset, trial.seed, trial.key, planned.action, planned.reason)
-        for trial, planned in zip(trials, plan, strict=True)
-    ]
-    headers = ("trial", "dataset", "seed", "key", "plan", "reason")
-    echo(listing(rows, headers, colalign=("left",) * 6) + "\n")
+    echo(plan_table(plan) + "\n")
     if followed := suite.followed(trials):
         echo("\n".join(["settings that the suite leaves out, derived from the data and the budget:", *followed, ""]))
     for note in notes:

@@ -12,11 +12,13 @@ import yaml
 
 from xmcbench.reporting.make_rows import CONFIG_FACTS, FACTS, encoder_text
 from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, unanswered
+from xmcbench.reporting.ranked_groups import USUAL_METRICS
 from xmcbench.reporting.rows import budget_text, share_spent
 from xmcbench.reporting.text_table import (
     format_value,
     percent_interval,
     printable,
+    short_number,
 )
 from xmcbench.reporting.words import chosen_on, end_of_training, enumeration, number
 from xmcbench.suite.tables import Kind
@@ -35,10 +37,17 @@ SHOWN_AS: Mapping[str, Kind] = {
 }
 LITTLE = 0.001  # share of a budget whose rest is not worth a word
 NOTHING = ("null", "none", "false")
-ASKED = (
-    *("epochs", "steps", "queries", "encoder_tokens", "flops", "device_seconds", "peak_bytes", "model_bytes"),
-    "predicted_queries",
-)
+ASKED = {
+    "epochs": "epochs",
+    "steps": "steps",
+    "queries": "training queries",
+    "encoder_tokens": "encoder tokens",
+    "flops": "operations",
+    "device_seconds": "device seconds",
+    "peak_bytes": "peak memory",
+    "model_bytes": "model on disk",
+    "predicted_queries": "predicted queries",
+}
 
 Sections = dict[str, list[tuple[str, str]]]  # by title: names and values, as text
 
@@ -75,7 +84,10 @@ def brief(record: Record, store: Path | None = None) -> Sections:
     main = {name: config[name] for name in CONFIG_FACTS if isinstance(config.get(name), FACTS)}
     encoder = config.get("encoder")
     title = f"{record.trial.dataset}/{record.trial.label}, seed {record.trial.seed}: {record.status}"
+    usual = {name: own for name, own in record.metrics.items() if name in USUAL_METRICS[record.trial.track]}
+    metrics = usual or record.metrics
     left_out = {
+        "metric": len(record.metrics) - len(metrics),
         "setting": len(list(flatten(config))),
         "digest": len(record.digests),
         "point of the curve": len(record.curve),
@@ -85,7 +97,7 @@ def brief(record: Record, store: Path | None = None) -> Sections:
     return _sections(
         {
             title: {name: f"{value}  95 %: {interval}" if interval else value
-                    for name, value, interval in metric_rows(record.metrics, record.intervals)},
+                    for name, value, interval in metric_rows(metrics, record.intervals)},
             "What happened": _known({name: outcome[name] for name in told}),
             "Trial": _known(
                 {name: trial[name] for name in ("key", "method", "track", "budget", "suite")}
@@ -108,10 +120,14 @@ def _several(count: int, noun: str) -> str:
 def _costs(record: Record) -> dict[str, Any]:
     """What it spent that people ask for, without counts that nobody knows."""
     counted = record.counted
-    stages = {name: own for name, own in counted.get("stage_seconds", {}).items() if own >= 0.05}
-    return {name: _rounded(counted[name]) for name in ASKED if counted.get(name)} | {
-        f"seconds to {stage}": f"{seconds:,.1f}" for stage, seconds in stages.items()
+    costs = {
+        called: short_number(counted[name], "{:.4g}") if name == "flops" else _plain(name, _rounded(counted[name]))
+        for name, called in ASKED.items()
+        if counted.get(name)
     }
+    stages = {name: own for name, own in counted.get("stage_seconds", {}).items() if own >= 0.05}
+    told = ", ".join(f"{stage} {seconds:,.1f}" for stage, seconds in stages.items())
+    return costs | ({"wall-clock seconds": told} if told else {})
 
 
 def _known(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -271,10 +287,12 @@ def _flat(tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield path, "none"
         elif isinstance(value, bool) or value is None or isinstance(value, dict | list):
             yield path, json.dumps(_rounded(value), ensure_ascii=False)
-        elif name in SHOWN_AS or path.startswith("stage_seconds."):
-            yield path, format_value(value, SHOWN_AS.get(name, "seconds"))
         else:
-            yield (
-                path,
-                f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value),
-            )
+            yield path, _plain("device_seconds" if path.startswith("stage_seconds.") else name, value)
+
+
+def _plain(name: str, value: Any) -> str:
+    """A count or setting called `name` as text."""
+    if name in SHOWN_AS:
+        return format_value(value, SHOWN_AS[name])
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -25,6 +26,7 @@ from xmcbench.reporting.text_table import (
     render_notes,
     render_tables,
 )
+from xmcbench.reporting.words import number
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import SCORED, Status
 
@@ -111,29 +113,41 @@ def tables_to_show(
 
 
 def summary(board: Leaderboard, width: int | None = None) -> str:
-    """A line for each table of the leaderboard: what it holds, and its best row."""
+    """A line for each dataset and source: its main table, its best row, and how many other tables there are."""
     return render_tables([_summary(board)], "table", width)
 
 
 def _summary(board: Leaderboard) -> TextTable:
     headings = (
-        Heading("dataset", left=True, shortest=16),
+        Heading("dataset", left=True, shortest=32),
         Heading("table", left=True, shortest=14),
         Heading("rows"),
         Heading("best", left=True, importance=50, shortest=12),
         Heading("", importance=50),
+        Heading("also", left=True, importance=40, shortest=9),
     )
-    lines = []
-    for group in map(_named, board.groups):
+    lines, groups = [], list(map(_named, board.groups))
+    bases = {(group.dataset, group.source) for group in groups}
+    others = Counter((group.dataset, group.source) for group in groups)
+    derived: dict[tuple[str, str], set[str]] = defaultdict(set)  # datasets that a rule makes of another one
+    for group in groups:
+        base = group.dataset.partition("+")[0]
+        if base != group.dataset and (base, group.source) in bases:
+            derived[base, group.source].add(group.dataset)
+    folded = set().union(*derived.values())
+    for group in main_tables([group for group in groups if group.dataset not in folded]):
         best = next((row for row in group.rows if row.rank == 1), None)
         budget = f"budget: {budget_text(group.budget)}"
         about = title(group).removeprefix(f"{group.dataset}, ").replace(budget, short_budget(group.budget))
         found = (printable(best.label), f"{group.sort} {cell(best, group.sort)}") if best else ("-", "-")
-        lines.append((group.dataset, about, str(len(group.rows)), *found))
-    note = (
-        "`xmcbench leaderboard --dataset NAME` shows the tables of a dataset. Rows are compared within a table alone."
-    )
-    return TextTable("", headings, lines, (note,))
+        own = (group.dataset, group.source)
+        counts = ((others[own] - 1, "table"), (len(derived[own]), "variant"))
+        also = ", ".join(number(count, noun) for count, noun in counts if count)
+        lines.append((group.dataset, about, str(len(group.rows)), *found, also))
+    notes = ["`xmcbench leaderboard --dataset NAME` shows the main table of a dataset, and how to see its other ones."]
+    if folded:
+        notes.append(f"Other datasets are made of these by a rule, as {min(folded)}.")
+    return TextTable("", headings, lines, tuple(notes))
 
 
 def group_table(group: Group, show_hash: bool = False) -> TextTable:

@@ -6,6 +6,7 @@ not run, texts that are cut, and more asked for than there is.
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -97,12 +98,13 @@ class Display(Protocol):
 def remarks(
     trials: Sequence[Trial], extents: Extents, steps: Mapping[tuple[str, str], int] = MappingProxyType({})
 ) -> list[str]:
-    """A line for each thing that keeps trials from what their settings ask for; trials with the same one share a line.
+    """A line for each thing that keeps trials from what their settings ask for.
 
-    `steps` are those of planned trials, by dataset and label; those of others follow from the words of their texts.
+    Trials of a dataset share a line if theirs differ at most in numbers, of which it has the range. `steps` are those
+    of planned trials, by dataset and label; those of others are derived from the words of their texts.
     """
     first = {(trial.dataset, trial.label): trial for trial in reversed(trials)}
-    labels: dict[str, dict[str, None]] = {}
+    labels: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     same: dict[str, dict[str, frozenset[str]]] = defaultdict(dict)
     for trial in reversed(first.values()):
         data = extents.get(trial.dataset)
@@ -115,14 +117,40 @@ def remarks(
         parts = dict.fromkeys((method, method.encoder_training(trial.budget)[0]))
         texts += [text for part in parts for text in (*_of_counts(part, data), *part.notes())]
         for text in texts:
-            labels.setdefault(f"{trial.dataset}: {text}", {})[trial.label] = None
+            labels[trial.dataset, NUMBER.sub("#", text)][trial.label].append(text)
         settings = frozenset[str]().union(*method.idle_parts(spent).values())
         config = {name: value for name, value in trial.config.items() if name not in settings}
         identity = json.dumps([trial.method, trial.dataset, config, trial.budget.limits()], sort_keys=True)
         same[identity][trial.label] = settings
-    alike = [_of_alike(group) for group in same.values() if len(group) > 1]
-    alike += filter(None, [network_note(trials)])
-    return [f"{', '.join(names)} on {text}" for text, names in labels.items()] + list(dict.fromkeys(alike))
+    told = [
+        f"{_first(list(names))} on {dataset}: {_ranges([text for own in names.values() for text in own])}"
+        for (dataset, _), names in labels.items()
+    ]
+    alike = _of_alike([group for group in same.values() if len(group) > 1])
+    return [*told, *alike, *filter(None, [network_note(trials)])]
+
+
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+def _ranges(texts: Sequence[str]) -> str:
+    """One text for several that differ at most in numbers: each of these is the range of its values.
+
+    >>> _ranges(["about 5 of 9 steps", "about 1,200 of 9 steps"])
+    'about 5 to 1,200 of 9 steps'
+    """
+    places = iter(zip(*map(NUMBER.findall, texts), strict=True))
+
+    def span(_: re.Match[str]) -> str:
+        low, *_, high = sorted(next(places) * 2, key=lambda text: float(text.replace(",", "")))
+        return low if low == high else f"{low} to {high}"
+
+    return NUMBER.sub(span, texts[0])
+
+
+def _first(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def network_note(trials: Iterable[Trial]) -> str:
@@ -132,12 +160,20 @@ def network_note(trials: Iterable[Trial]) -> str:
     return f"while they fit and predict, {' and '.join(reached)}" if reached else ""
 
 
-def _of_alike(group: Mapping[str, frozenset[str]]) -> str:
-    """A sentence on trials that are the same, or differ only in settings of parts that never run (by label)."""
-    names, settings = ", ".join(group), ", ".join(sorted(min(group.values())))
-    return (
-        f"{names} differ only in settings that have no effect here: {settings}" if settings else f"{names} are the same"
-    )
+def _of_alike(groups: Sequence[Mapping[str, frozenset[str]]]) -> list[str]:
+    """Sentences on trials that are the same, or differ only in settings of parts that never run (by label)."""
+    told: dict[str, dict[str, None]] = defaultdict(dict)
+    for group in groups:
+        told[", ".join(sorted(min(group.values())))][", ".join(group)] = None
+    return [
+        (
+            f"{first} differ only in settings that have no effect here: {settings}"
+            if settings
+            else f"{first} are the same"
+        )
+        + (f"; the same holds for {len(more)} other groups of trials" if more else "")
+        for settings, (first, *more) in told.items()
+    ]
 
 
 def _of_trial(trial: Trial, method: Method, data: Extent, spent: Mapping[str, Any], steps: float) -> Iterator[str]:

@@ -19,7 +19,8 @@ from xmcbench.tracking.tracker import Listener, Point, Tracker
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
 
-PATIENCE = 15.0  # seconds until the first reminder of a trial
+PATIENCE = 60.0  # seconds until the first reminder of a trial: most trials have one line
+LONGEST = 600.0  # seconds between two reminders
 
 
 @contextmanager
@@ -75,7 +76,7 @@ class _Shown:
     """A running trial and its last state."""
 
     def __init__(self, name: str, last: bool, clock: Callable[[], float]) -> None:
-        self.name, self.last, self._clock, self.silence = name, last, clock, Silence(clock, PATIENCE)
+        self.name, self.last, self._clock, self.silence = name, last, clock, Silence(clock, PATIENCE, LONGEST)
         self.line, self._stage, self._since = "start", "start", clock()
 
     def take(self, progress: TrialProgress) -> None:

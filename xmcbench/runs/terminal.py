@@ -77,14 +77,16 @@ class Silence:
 
     FIRST, LONGEST = 5.0, 60.0  # seconds
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic, first: float = FIRST) -> None:
-        self._clock, self._wait, self._since = clock, first, clock()
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, first: float = FIRST, longest: float = LONGEST
+    ) -> None:
+        self._clock, self._wait, self._longest, self._since = clock, first, longest, clock()
 
     def is_due(self) -> bool:
         """Whether a reminder is due; if so, the next one is due later."""
         if self._clock() - self._since < self._wait:
             return False
-        self._since, self._wait = self._clock(), min(2 * self._wait, self.LONGEST)
+        self._since, self._wait = self._clock(), min(2 * self._wait, self._longest)
         return True
 
 

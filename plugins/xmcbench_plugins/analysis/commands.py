@@ -51,11 +51,9 @@ def compare(
     from xmcbench.reporting.text_table import render_tables
 
     found = compared(first, second, metrics=names_in(metrics), k=k, queries=queries, store=store, data=data)
-    echo(render_tables(found.tables, format))
+    echo(found if format == "table" else render_tables(found.tables, format))
     if found.missing:
         echo(f"\n{found.missing}", err=True)
-    if format == "table" and found.examples:
-        echo("\n" + "\n".join(found.examples))
 
 
 def compared(
@@ -69,7 +67,13 @@ def compared(
     from xmcbench.evaluation.evaluator import stored_predictions
     from xmcbench.reporting.find import described, find_seeds
     from xmcbench.trial.store import Store
-    from xmcbench_plugins.analysis.compared import changed_queries, comparable_metrics, compared_table, comparison_table
+    from xmcbench_plugins.analysis.compared import (
+        changed_queries,
+        comparable_metrics,
+        compared_table,
+        comparison_table,
+        verdict,
+    )
 
     place = Store(store)
     sides = find_seeds(place, first), find_seeds(place, second)
@@ -83,12 +87,15 @@ def compared(
         dataset, missing = None, f"no breakdown and no example queries: {problem}"
     if dataset is None:  # the metrics alone, from their stored values on resamples, over all seeds
         found = comparison.compare_stored(place, *sides, names)
-        return Compared(tuple(found), (comparison_table(sides, called, found),), missing=missing)
+        answer = verdict([record.trial.label for record in records], found)
+        return Compared(tuple(found), (comparison_table(sides, called, found),), answer, missing=missing)
     predictions = stored_predictions(place, records[0], dataset), stored_predictions(place, records[1], dataset)
     both = comparison.compare(predictions, dataset, names, find_evaluators(names), partitions(dataset), k)
     parts = [compared_table(f"P@{k} by {name}", "labels", part) for name, part in both.breakdowns.items()]
     examples = tuple(changed_queries(both, dataset, predictions, queries)) if queries else ()
-    return Compared(tuple(both.metrics), (comparison_table(sides, called, both.metrics), *parts), examples)
+    tables = (comparison_table(sides, called, both.metrics), *parts)
+    answer = verdict([record.trial.label for record in records], both.metrics)
+    return Compared(tuple(both.metrics), tables, answer, examples)
 
 
 def tables(

@@ -11,6 +11,7 @@ from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.comparison import ComparedMetric, Comparison
 from xmcbench.reporting.notes import LOWER
 from xmcbench.reporting.text_table import TextTable, percent_interval, printable
+from xmcbench.reporting.words import enumeration, number
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
 
@@ -62,6 +63,27 @@ def comparison_table(
     return compared_table(f"{first.dataset}: {first.label} and {second.label}", "metric", named, notes)
 
 
+SHOWN = 4  # metrics that a sentence names
+
+
+def verdict(labels: Sequence[str], compared: Sequence[ComparedMetric]) -> str:
+    """By which metrics one of two configurations, called by their `labels`, is significantly better; in a sentence."""
+    sides: list[list[str]] = [[], []]
+    for result in compared:
+        if result.difference.significant:
+            sides[result.difference.value < 0].append(result.name)
+    better = [
+        f"{label} is significantly better by {enumeration(own, SHOWN)}{' metrics' * (len(own) > SHOWN)}"
+        for label, own in zip(labels, sides, strict=True)
+        if own
+    ]
+    rest = len(compared) - sum(map(len, sides))
+    if not better:
+        return "The two do not differ significantly by any of these metrics."
+    others = f"; by the other {number(rest, 'metric')} they do not differ significantly" if rest else ""
+    return f"{'; '.join(better)}{others}."
+
+
 def compared_table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: Sequence[str] = ()) -> TextTable:
     """A line for each of what is compared, of a `kind`: metrics, or bins of labels."""
     rows = []
@@ -89,9 +111,9 @@ def changed_queries(
         true = dataset.test.targets[[query]].indices.tolist()
         yield f"\nquery {query}: {_line(dataset.test.texts[query])}"
         yield f"  true: {_labels(dataset, true, set())}"
-        for number, (own, hits) in enumerate(zip(predictions, comparison.hits, strict=True), start=1):
+        for side, (own, hits) in enumerate(zip(predictions, comparison.hits, strict=True), start=1):
             best = [label for label in own.indices[query, : comparison.k].tolist() if label >= 0]
-            yield f"  {number} ({int(hits[query])}): {_labels(dataset, best, set(true))}"
+            yield f"  {side} ({int(hits[query])}): {_labels(dataset, best, set(true))}"
 
 
 def _labels(dataset: Dataset, labels: Sequence[int], true: set[int]) -> str:

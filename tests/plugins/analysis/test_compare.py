@@ -11,7 +11,10 @@ from fakes.bench import Bench
 
 import xmcbench.data
 from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.comparison import ComparedMetric
+from xmcbench.evaluation.significance import Estimate
 from xmcbench.trial.record import Record
+from xmcbench_plugins.analysis.compared import verdict
 
 
 @pytest.fixture
@@ -102,9 +105,27 @@ def test_all_seeds_of_two_configurations_are_compared(bench: Bench, capsys: pyte
     bench.run(bench.suite(["fake-ok", "fake-rare"], seeds=[0, 1, 2]), debug=True)
     code, text, _ = run(bench, capsys, "compare", "ok", "rare", "--metrics", "P@1")
     assert code == 0
-    assert "over test queries and 3 seeds" in text
-    assert "80 % power" in text
+    assert text.startswith("The two do not differ significantly")
+    said = " ".join(text.split())
+    assert "over test queries and 3 seeds" in said
+    assert "80 % power" in said
     assert "P@5 by" not in text
+
+
+def test_the_answer_names_the_better_one_and_its_metrics() -> None:
+    def metric(name: str, value: float) -> ComparedMetric:
+        return ComparedMetric(name, value, 0.0, Estimate(value, 0.1))
+
+    first, second, unclear = metric("P@1", 0.3), metric("P@3", -0.3), metric("P@5", 0.1)
+    labels = ("a", "b")
+    assert verdict(labels, [first]) == "a is significantly better by P@1."
+    assert verdict(labels, [first, second, unclear]) == (
+        "a is significantly better by P@1; b is significantly better by P@3; "
+        "by the other 1 metric they do not differ significantly."
+    )
+    assert verdict(labels, [unclear]) == "The two do not differ significantly by any of these metrics."
+    many = [metric(f"P@{k}", 0.3) for k in range(1, 7)]
+    assert verdict(labels, many) == "a is significantly better by P@1, P@2, P@3, P@4 and 2 more metrics."
 
 
 def test_seeds_that_differ_are_not_paired(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,4 +133,4 @@ def test_seeds_that_differ_are_not_paired(bench: Bench, capsys: pytest.CaptureFi
     bench.run(bench.suite(["fake-rare"], seeds=[0, 2]), debug=True)
     code, text, _ = run(bench, capsys, "compare", "ok", "rare")
     assert code == 0
-    assert "and seeds (2 and 2), not paired" in text
+    assert "and seeds (2 and 2), not paired" in " ".join(text.split())
