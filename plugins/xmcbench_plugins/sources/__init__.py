@@ -10,12 +10,13 @@ from xmcbench import hookimpl
 
 @hookimpl
 def register_datasets(register: Callable[[Any], None]) -> None:
-    """Register the catalogued folders, the synthetic datasets and `debian-packages`."""
+    """Register the catalogued folders, the made datasets and `debian-packages`."""
     from xmcbench_plugins.sources import made
     from xmcbench_plugins.sources.catalog import folder_sources
     from xmcbench_plugins.sources.debian import DebianPackages
+    from xmcbench_plugins.sources.shop import Shop
 
-    for source in (*folder_sources(), made.TStar(), made.CATALOG, made.RANDOM_PAIRS, DebianPackages()):
+    for source in (*folder_sources(), made.TStar(), made.CATALOG, made.RANDOM_PAIRS, Shop(), DebianPackages()):
         register(source)
 
 

@@ -14,6 +14,7 @@ from xmcbench.data import Dataset, content_hash, dataset_name, find_source
 from xmcbench.data.draws import Draws
 from xmcbench.errors import XMCBenchError
 from xmcbench_plugins.sources.made import ProductCatalog, make_products, make_queries, make_words, size_of
+from xmcbench_plugins.sources.shop import FORMS
 
 
 def made(name: str) -> Dataset:
@@ -23,7 +24,12 @@ def made(name: str) -> Dataset:
 # A change of a generator changes what figures mean: give the source a new `version` when one of these has to change.
 @pytest.mark.parametrize(
     ("name", "digest"),
-    [("tstar", "3398aa8d85b7edcd"), ("random-pairs-100", "f212a08b33b126a4"), ("catalog-200", "be599c778e228e20")],
+    [
+        ("tstar", "3398aa8d85b7edcd"),
+        ("random-pairs-100", "f212a08b33b126a4"),
+        ("catalog-200", "be599c778e228e20"),
+        ("shop-1k", "92c41d55e61185a2"),
+    ],
 )
 def test_the_content_is_pinned(name: str, digest: str) -> None:
     assert content_hash(made(name))[:16] == digest
@@ -36,6 +42,15 @@ def test_numpys_global_state_is_neither_used_nor_changed() -> None:
     np.random.seed(1)  # noqa: NPY002
     assert after == np.random.random()  # noqa: NPY002
     assert first == content_hash(made("catalog-200"))
+
+
+def test_a_word_of_the_shop_means_one_thing_and_labels_may_have_another() -> None:
+    said = [phrase for form in FORMS for phrase in form[:-1]]
+    assert len(set(said)) == len(said)
+    assert 0.6 < np.mean([form[-1] in form[:-1] for form in FORMS]) < 0.9, "the others must be learnt from pairs"
+    dataset = made("shop-1k")
+    assert len(set(dataset.label_texts)) == len(dataset.label_texts)
+    assert not any(word.isdigit() for text in dataset.test.texts for word in text.split()), "a model number"
 
 
 def test_tstar_is_as_the_paper_says() -> None:
