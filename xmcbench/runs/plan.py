@@ -142,7 +142,8 @@ def _ranges(texts: Sequence[str]) -> str:
     places = iter(zip(*map(NUMBER.findall, texts), strict=True))
 
     def span(_: re.Match[str]) -> str:
-        low, *_, high = sorted(next(places) * 2, key=lambda text: float(text.replace(",", "")))
+        values = sorted(next(places), key=lambda text: float(text.replace(",", "")))
+        low, high = values[0], values[-1]
         return low if low == high else f"{low} to {high}"
 
     return NUMBER.sub(span, texts[0])

@@ -143,7 +143,8 @@ class Shop(Generated):
         for i, size in enumerate(QUERIES):
             stated, targets = make_queries(products, Draws(8, i), size)
             splits.append(Split(query_texts(stated, Draws(9, i)), targets))
-        return self.dataset(*splits, label_texts(products.concepts, Draws(10)))
+        train, test = splits
+        return self.dataset(train, test, label_texts(products.concepts, Draws(10)))
 
 
 def shop_products() -> Products:
