@@ -76,6 +76,13 @@ def teacher_costs(
     return lines
 
 
+def cost_of_texts(teacher: Teacher, texts: Sequence[str]) -> str:
+    """What it costs to have texts embedded, in words, estimated by their number of words."""
+    tokens = WORD_PIECES * sum(len(teacher.reads(text).split()) for text in texts)
+    money = f", which cost about {tokens * teacher.price[0] / MILLION:,.6f}" if any(teacher.price) else ""
+    return f"asks {teacher.title} to embed {len(texts):,} texts: about {tokens:,.0f} tokens{money}"
+
+
 def _of_embeddings(teacher: Teacher, known: Known, data: Extent, price: Price | None) -> str:
     """What a method asks that does not foresee its questions: about each text, where it embeds all of them."""
     texts = (data.documents or data.queries) + data.labels

@@ -37,6 +37,19 @@ def asked_through(ask: Ask) -> Iterator[None]:
         _ask = before
 
 
+def ask_directly(config: Any, texts: Texts, _: Budget | None = None) -> np.ndarray:
+    """The embeddings of all texts, float32 [N, D], from the model itself: no store keeps them, no ledger is charged."""
+    teacher = registry().thing("teacher", config.name)(config)
+    try:
+        parts = list(teacher.embed([teacher.reads(text) for text in texts])) if len(texts) else []
+    finally:
+        teacher.close()
+    if not parts:
+        return np.zeros((0, 0), np.float32)
+    order = np.argsort(np.concatenate([part.places for part in parts]))
+    return np.asarray(np.concatenate([part.vectors for part in parts])[order], np.float32)
+
+
 class Embedder:
     """Embeds texts by asking the model that `config`, a `teachers.TeacherConfig`, names.
 
@@ -64,14 +77,4 @@ class Embedder:
 
     def within_budget(self, texts: Texts) -> np.ndarray:
         """The embeddings of the first M texts, float32 [M, D]: all that the budget pays for; (0, 0) where M is 0."""
-        if _ask is not None:
-            return _ask(self.config, texts, self._budget)
-        teacher = registry().thing("teacher", self.config.name)(self.config)
-        try:
-            parts = list(teacher.embed([teacher.reads(text) for text in texts])) if len(texts) else []
-        finally:
-            teacher.close()
-        if not parts:
-            return np.zeros((0, 0), np.float32)
-        order = np.argsort(np.concatenate([part.places for part in parts]))
-        return np.asarray(np.concatenate([part.vectors for part in parts])[order], np.float32)
+        return (_ask or ask_directly)(self.config, texts, self._budget)

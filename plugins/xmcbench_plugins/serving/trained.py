@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 from xmcbench.errors import XMCBenchError, shown
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from xmcbench.data import Dataset, Texts
     from xmcbench.evaluation.calibration import Calibration, Cut
+    from xmcbench.trial.budget import Budget
     from xmcbench.trial.method import Method
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
@@ -76,6 +79,20 @@ class Trained:
             raise XMCBenchError(f"--threshold: found {threshold!r}, expected auto or a number from 0 to 1")
         return Cut(least)
 
+    def _ask(self, config: Any, texts: Texts, budget: Budget | None) -> np.ndarray:
+        """Ask a service for the embeddings of texts, and say before what that costs."""
+        from xmcbench.plugins.registry import registry
+        from xmcbench.runs.terminal import echo
+        from xmcbench.teachers.costs import cost_of_texts
+        from xmcbench.trial.embedder import ask_directly
+
+        teacher = registry().thing("teacher", config.name)(config)
+        try:
+            echo(f"{self.record.trial.label} {cost_of_texts(teacher, list(texts))}", err=True)
+        finally:
+            teacher.close()
+        return ask_directly(config, texts, budget)
+
     def rank(self, texts: Sequence[str], k: int, cut: Cut | None = None) -> list[list[dict[str, Any]]]:
         """The best `k` labels of each text, best first: id, text, score, and key and probability where it has them.
 
@@ -84,7 +101,10 @@ class Trained:
         """
         import numpy as np
 
-        found = self.method.predict(texts, min(k, len(self.labels)))
+        from xmcbench.trial.embedder import asked_through
+
+        with asked_through(self._ask):
+            found = self.method.predict(texts, min(k, len(self.labels)))
         shown = (
             (found.indices >= 0) & (found.scores > -np.inf) & np.array([self.knows(text) for text in texts])[:, None]
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import Counter
@@ -179,11 +180,11 @@ def suite(bench: Bench, service: Any, **keys: Any) -> Path:
 
 
 def test_a_trial_is_charged_at_fit_and_predict_and_its_saved_model_asks_nobody(
-    bench: Bench, server: Server, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     server.start()
     bought(bench, monkeypatch)
-    service = {"name": "openai", "model": "m", "base_url": server.url, "price": list(PRICE)}
+    service = {"name": "openai", "model": "m", "base_url": server.url, "price": list(PRICE), "retries": 0}
     (record,) = bench.run(suite(bench, service)).values()
     assert record.status is Status.OK, record.failure
     assert record.provenance["checks"]["saved model"] == "forked process"
@@ -201,6 +202,15 @@ def test_a_trial_is_charged_at_fit_and_predict_and_its_saved_model_asks_nobody(
     found = load_saved_model(bench.store, record).predict(["a hat", "a shoe"], 3)
     assert found.indices.shape == (2, 3)
     assert server.asked() == asked + 1
+    given = ("--store", bench.store.root, "--data", bench.root / "data", "--seed", 0, "--format", "json")
+    code, out, errors = told(capsys, "predict", "bought", "--text", "a hat", "--text", "a shoe", *given)
+    assert (code, len(json.loads(out))) == (0, 2)
+    assert "bought asks openai m to embed 2 texts: about 6 tokens, which cost about " in errors
+    server.start("401")
+    code, _, errors = told(capsys, "predict", "bought", "--text", "a hat", *given)
+    assert code == 2
+    assert errors.splitlines()[-1].startswith("error: teacher openai m")
+    assert "Traceback" not in errors
 
 
 def test_a_budget_of_money_is_a_limit_and_a_line(bench: Bench, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
