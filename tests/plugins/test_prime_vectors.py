@@ -14,6 +14,8 @@ from toy import LABELS, make_run, toy_data
 from xmcbench import encoders
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import ALONE
+from xmcbench.trial.budget import BUDGETED_STAGES, PassTooLargeError
+from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench_plugins.prime import PRIME
 from xmcbench_plugins.prime.prototypes import Prototypes
 
@@ -51,11 +53,12 @@ def trained(small_encoder: str, root: Path, steps: int = 4, **settings: object) 
 
 
 def test_exact_centroids_are_means_of_the_trained_encoders_queries(small_encoder: str, tmp_path: Path) -> None:
-    """They change what is predicted; the weights are those of training with momentum centroids."""
+    """They change what is predicted; the other weights are those of training with momentum centroids."""
     plain = trained(small_encoder, tmp_path / "plain")
     exact = trained(small_encoder, tmp_path / "exact", final_centroids="exact")
     for name, weight in plain.modules.state_dict().items():
-        assert torch.equal(exact.modules.state_dict()[name], weight), name
+        same = torch.equal(exact.modules.state_dict()[name], weight)
+        assert same == (name != "centroids.weight"), name
     assert not torch.equal(plain.index_LD, exact.index_LD)
     queries_ND = normalize(plain.embed(plain.queries), dim=1)
     targets_LN = torch.from_numpy(DATA.targets.toarray()).T
@@ -65,6 +68,37 @@ def test_exact_centroids_are_means_of_the_trained_encoders_queries(small_encoder
         labels = plain.encoder.tokenizer.tokens(DATA.label_texts, DATA.card.max_label_length)
         plain.index(labels)
     torch.testing.assert_close(plain.index_LD, exact.index_LD)
+
+
+@pytest.mark.parametrize("limit", ["encoder_tokens", "flops"])
+def test_training_leaves_room_for_exact_centroids(limit: str, small_encoder: str, tmp_path: Path) -> None:
+    """By the harness's own counts the trial is in order, and the last pass is in its budget but for a step."""
+    as_many = trained(small_encoder, tmp_path / "plain", steps=8).run.ledger
+    method, run = (
+        prime(small_encoder, final_centroids="exact"),
+        make_run(tmp_path / "exact", {limit: as_many.spent(limit)}),
+    )
+    with metering() as meter:
+        method.fit(DATA, run)
+    ledger = run.ledger
+    assert uncharged_work(meter, ledger, run.budget, LABELS, points=0) == ""
+    assert ledger.over(run.budget) == {}
+    assert sum(meter.tokens[stage] for stage in BUDGETED_STAGES) == ledger.encoder_tokens
+    assert meter.tokens["mine"] == method.queries.lengths.sum()
+    assert 0 <= ledger.spent(limit) - run.budget.limits()[limit] < ledger.largest_step[limit]
+
+
+def test_a_budget_without_room_for_exact_centroids_is_an_error_before_a_step(
+    small_encoder: str, tmp_path: Path
+) -> None:
+    passes = trained(small_encoder, tmp_path / "plain", steps=1)
+    queries, labels = (int(texts.lengths.sum()) for texts in (passes.queries, passes.labels))
+    method = prime(small_encoder, final_centroids="exact")
+    run = make_run(tmp_path / "exact", {"encoder_tokens": 2 * queries + labels - 1})
+    wanted = f"a pass over 60 texts takes {queries:,} encoder tokens, {queries - 1:,} of .* are left"
+    with pytest.raises(PassTooLargeError, match=wanted):
+        method.fit(DATA, run)
+    assert run.ledger.steps == 0
 
 
 def test_further_queries_move_a_centroid_and_are_charged(small_encoder: str, tmp_path: Path) -> None:

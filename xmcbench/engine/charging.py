@@ -139,15 +139,29 @@ class Charging:
         """
         if self.budget is None:
             return
+        texts = sum(map(len, lengths_N))
+        what = f"a pass over {texts:,} texts" if texts else "a search for neighbours"
+        self.ledger.require(self.budget, what, self._costs(*lengths_N, scoring=scoring_flops, modules=module_flops))
+
+    def reserve(self, *lengths_N: np.ndarray) -> None:
+        """Keep room in the budget for forward passes over texts of these lengths, until `release`."""
+        if self.budget is not None and lengths_N:
+            self.budget = self.budget.less(self._costs(*lengths_N))
+
+    def release(self) -> None:
+        """Refuse no pass any more: those that follow have their room, which the last step may have used a part of."""
+        self.budget = None
+
+    def _costs(self, *lengths_N: np.ndarray, scoring: int = 0, modules: int = 0) -> dict[str, float]:
+        """What passes over texts of these lengths cost of the budget's limits."""
         encoder_flops = sum(self.encoder_flops(each_N) for each_N in lengths_N)
         costs = {
-            "encoder_tokens": float(sum(int(each_N.sum()) for each_N in lengths_N)),
-            "flops": float(encoder_flops + scoring_flops + module_flops),
+            "encoder_tokens": sum(int(each_N.sum()) for each_N in lengths_N),
+            "flops": float(encoder_flops + scoring + modules),
         }
         if self._limits_seconds:
-            costs["device_seconds"] = self._seconds(encoder_flops, scoring_flops)
-        texts = sum(map(len, lengths_N))
-        self.ledger.require(self.budget, f"a pass over {texts:,} texts" if texts else "a search for neighbours", costs)
+            costs["device_seconds"] = self._seconds(encoder_flops, scoring)
+        return costs
 
     def _seconds(self, encoder_flops: int, scoring_flops: int) -> float:
         """The predicted device seconds of so many operations. The clock of worker 0 decides for all what fits."""

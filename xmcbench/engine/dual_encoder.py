@@ -650,7 +650,7 @@ def all_embeddings(method: DualEncoder, *, mining: bool = False) -> Embeddings:
         with charging.ledger.stage(name):
             yield
 
-    ledger, budget = method.run.ledger, method.run.budget
+    ledger, budget = method.run.ledger, charging.budget or method.run.budget
     return Embeddings(
         charging.on_demand(lambda: method.embed_for_all(queries, query_vectors), queries.lengths, of_all[0]),
         charging.on_demand(embed_labels, label_lengths_L, of_all[1]),

@@ -28,6 +28,7 @@ from xmcbench.trial.method import Method
 from xmcbench.trial.run import Progress, Run, derive_seed
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from xmcbench.engine.sampling.batch import Batch
@@ -155,6 +156,14 @@ class EmbeddingMethod(DualEncoder):
         return ()
 
     @property
+    def last_passes(self) -> tuple[Literal["queries", "labels"], ...]:
+        """The texts whose embeddings `end` asks for, after the last step: training leaves room for them in the budget.
+
+        A budget without that room is an error before the first step.
+        """
+        return ()
+
+    @property
     def skips_refreshes(self) -> bool:
         """Whether training continues with old shortlists and clusters where new ones do not fit into the budget."""
         return self.config.refresh_beyond_budget == "skip"
@@ -190,6 +199,11 @@ class EmbeddingMethod(DualEncoder):
 
     def after_step(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:
         """Called after each step with the embeddings of `loss`, detached: for state that no gradient trains."""
+
+    def end(self, embeddings: Embeddings) -> None:
+        """Called after the last step, before `index`, with the embeddings of the chosen weights, where there are
+        `last_passes`. They are charged when asked for.
+        """
 
     @property
     def module_rate(self) -> float:
@@ -264,12 +278,16 @@ class Training:
 
         from xmcbench.engine.training.steps import check_memory
 
-        run, kept = self.run, self.checkpoints
+        run, kept, charging = self.run, self.checkpoints, self.method.charging
+        last = self._last_passes()
         if place := kept.restore():
             self.epoch, self.index = place
         else:
-            with self.method.charging.counted("prepare"), torch.no_grad():
+            with charging.counted("prepare"), torch.no_grad():
                 self.method.begin(all_embeddings(self.method))
+            if last:
+                charging.require(*last)
+        charging.reserve(*last)
         if not run.ledger.steps and self.spent() >= 1:
             raise PassTooLargeError(f"no step was taken: {self._spent_first()}")
         # Only a step may exceed the budget, or a part of a pass.
@@ -277,7 +295,7 @@ class Training:
             if self.index == 0 and not self._refreshed():
                 break
             metrics = self.step(before)
-            fraction = min(1.0, run.ledger.fraction(run.budget))
+            fraction = min(1.0, run.ledger.fraction(self.budget))
             run.report(Progress("train", fraction, {**metrics, "step": run.ledger.steps}))
             check_memory(run.ledger, run.budget, self.workers)
             kept.save_if_due(self.epoch, self.index, evaluated=kept.evaluate_if_due(self.spent()))
@@ -287,6 +305,20 @@ class Training:
                 kept.evaluate_if_due(1.0)
         with run.ledger.stage("index"):  # after the last check of the budget nothing is charged to it
             self._finish()
+        if last:
+            charging.release()
+            with charging.counted("mine"), torch.no_grad():
+                self.method.end(all_embeddings(self.method))
+
+    def _last_passes(self) -> list[np.ndarray]:
+        """The lengths of the texts of the method's last passes."""
+        lengths = {"queries": self.method.queries.lengths, "labels": self.method.labels.lengths}
+        return [lengths[texts] for texts in self.method.last_passes]
+
+    @property
+    def budget(self) -> Budget:
+        """What the steps may spend: the budget of the trial without the room for last passes."""
+        return self.method.charging.budget or self.run.budget
 
     def _spent_first(self) -> str:
         """Which limit preparing and first passes used up."""
@@ -309,7 +341,7 @@ class Training:
 
     def spent(self) -> float:
         """The fraction of the budget that is spent, by the clock of worker 0."""
-        return self.workers.of_worker_0(self.run.ledger.fraction(self.run.budget))
+        return self.workers.of_worker_0(self.run.ledger.fraction(self.budget))
 
     def _refreshed(self) -> bool:
         """Let the sampler look at the embeddings of everything, which is charged; whether training continues."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
 import time
@@ -131,6 +132,11 @@ class Budget(Frozen):
         parts = {name: share * limit for name, limit in self.spending().items()}
         whole = {name: max(1, round(part)) for name, part in parts.items() if isinstance(getattr(self, name), int)}
         return self.model_copy(update={**parts, **whole})
+
+    def less(self, costs: Mapping[str, float]) -> Budget:
+        """The budget without these costs, by name of a limit; not below 0."""
+        spending = self.spending().items()
+        return self.model_copy(update={name: max(0, limit - costs.get(name, 0)) for name, limit in spending})
 
 
 class UnknownBudget(Budget):
@@ -382,7 +388,8 @@ class Ledger:
 
     def fraction(self, budget: Budget) -> float:
         """The fraction spent of the limit that is closest to being used up. Training stops at 1 or more."""
-        return max(self.spent(name) / limit for name, limit in budget.spending().items())
+        limits = budget.spending().items()
+        return max(self.spent(name) / limit if limit else math.inf for name, limit in limits)
 
     def require(self, budget: Budget, what: str, costs: dict[str, float]) -> None:
         """Raise PassTooLargeError unless `costs`, by name of a limit, fit into what is left of the budget."""

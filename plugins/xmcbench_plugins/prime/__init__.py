@@ -87,7 +87,7 @@ class PRIME(EmbeddingMethod):
         final_centroids: Literal["as trained", "exact"] = Field(
             "as trained",
             description="centroids of predictions; exact: means over all training queries of a label, embedded by "
-            "the trained encoder (metered as indexing)",
+            "the trained encoder, a pass for which training leaves room in the budget",
         )
         feedforward: int = Field(1024, gt=0, description="width of the feed-forward part of the transformer layer")
         prototype_dropout: float = Field(0.1, ge=0, lt=1, description="dropout in the transformer layer")
@@ -158,6 +158,11 @@ class PRIME(EmbeddingMethod):
         labels: tuple[Literal["labels"], ...] = ("labels",) if self.config.free_vectors else ()
         return labels if self.config.centroids == "none" else (*labels, "queries")
 
+    @property
+    def last_passes(self) -> tuple[Literal["queries", "labels"], ...]:
+        exact = self.config.final_centroids == "exact" and self.config.centroids != "none"
+        return ("queries",) if exact else ()
+
     def label_groups(self, train: data.TrainingData, embeddings: sampling.Embeddings) -> np.ndarray | None:  # noqa: ARG002
         """[L] the number of each label's free vector: labels with similar texts share one."""
         import torch
@@ -210,15 +215,9 @@ class PRIME(EmbeddingMethod):
         sums_SD = self.queries_of[self.shard.label_ids] @ unit_ND
         self.modules["centroids"].weight.copy_(unit(torch.from_numpy(sums_SD)))
 
-    def index(self, labels: Any) -> None:
-        """Make the prototypes that are searched, with exact centroids where the settings say so (Appendix G)."""
-        if self.config.final_centroids == "as trained" or self.config.centroids == "none":
-            return super().index(labels)
-        weight = self.modules["centroids"].weight
-        trained_SD = weight.clone()
-        self._set_centroids(self.all_query_vectors(self.queries))
-        super().index(labels)
-        weight.copy_(trained_SD)  # training may continue
+    def end(self, embeddings: sampling.Embeddings) -> None:
+        """Centroids of the trained encoder, where the settings say so (Appendix G)."""
+        self._set_centroids(embeddings.queries())
 
     def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config

@@ -41,6 +41,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "unidec both": {"negatives_per_query": 2, "dimension": 24, **OFTEN},
     "unidec de": {"heads": "de", "batches": "shuffled", "negatives_per_query": 0},
     "prime": {"free_vectors": 16, "feedforward": 64, **CLUSTERS},
+    "prime exact": {"free_vectors": 16, "feedforward": 64, "final_centroids": "exact", **CLUSTERS},
     "ngame": {"hardest": 5, **CLUSTERS},
     "ova": {},
     "ova e4m3": {"table": {"optimizer": "sgd", "dtype": "e4m3"}},

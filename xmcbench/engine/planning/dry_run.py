@@ -96,13 +96,20 @@ class DryRun:
         work, charging = self.work, self.charging
         if not KNOWN_LIMITS & self.budget.spending().keys():
             raise XMCBenchError(f"it stops at {', '.join(self.budget.spending())}, which a plan cannot count")
-        for texts in self.method.first_passes:
-            lengths_N = work.all_query_lengths_N if texts == "queries" else work.label_lengths_L
+        lengths = {"queries": work.all_query_lengths_N, "labels": work.label_lengths_L}
+        for lengths_N in (lengths[texts] for texts in self.method.first_passes):
             charging.passes(lengths_N)
             charging.charge({"module_flops": round(len(lengths_N) * self.probe.begin_flops)})
         charging.scoring(self.probe.grouping_flops)
+        if last := [lengths[texts] for texts in self.method.last_passes]:
+            charging.require(*last)
+            charging.reserve(*last)
+            self.budget = charging.budget or self.budget
         while self._continues and charging.refreshed(self._refresh, self.method.skips_refreshes):
             self._take_epoch()
+        if last:
+            charging.release()
+            charging.passes(*last)
         return self
 
     @property

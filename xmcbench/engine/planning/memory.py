@@ -328,7 +328,7 @@ def _refresh(run: DryRun, encoder: EncoderCosts, device: str) -> float:
         "queries": 2 * (width * (queries + labels) + 8 * work.train.targets.nnz / work.share),
         "labels": width * labels + clustering_bytes(labels, probe.groups, encoder.dimension),
     }
-    held = [first[texts] for texts in run.method.first_passes]
+    held = [first[texts] for texts in {*run.method.first_passes, *run.method.last_passes}]
     if run.looks:
         held += [part.refresh_bytes(queries, labels, probe.mining_dimension) for part in run.sampler.parts]
     return max(held, default=0.0) + (_scores(queries, labels, device) if run.found else 0.0)
