@@ -247,6 +247,16 @@ def test_the_built_in_plugins_are_in_the_groups_of_what_they_register() -> None:
         assert set(re.findall(r"def (register_\w+)", source)) == expected, name
 
 
+def test_looking_up_a_built_in_method_imports_its_plugin_alone() -> None:
+    """An entry point has its name, or the first words of it."""
+    points = [point for group in GROUPS for point in entry_points(group=group)]
+    for known in registry().all("method"):
+        if known.origin.distribution == OWN:
+            found = Registry(points)
+            found.method(known.name)
+            assert {other.module for other in found._things["method"].values()} == {known.module}, known.name
+
+
 MIXED = """
 from xmcbench import hookimpl
 

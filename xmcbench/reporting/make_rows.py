@@ -180,31 +180,53 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     return {name: fact for name, fact in facts.items() if isinstance(fact, FACTS)}
 
 
-def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:
+def _spent(ledgers: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Means over seeds; of memory and sizes the largest."""
     known = {name: [float(ledger[name]) for ledger in ledgers if name in ledger] for name in SPENT}
-    spent = {name: sum(own) / len(own) for name, own in known.items() if own}
+    spent = {name: sum(values) / len(values) for name, values in known.items() if values}
     spent = {name: mean for name, mean in spent.items() if mean or not name.startswith("teacher")}
-    if asked := [own for own in ledgers if own.get("teacher_unparsed")]:
-        silent = sum(own["teacher_unparsed"] for own in asked)
-        spent["teacher_unparsed"] = silent / sum(own.get("teacher_calls", 0) for own in ledgers)
-    if "device_seconds" in spent:
-        spent["training_hours"] = spent["device_seconds"] / 3600
-    if training := [own for ledger in ledgers if (own := ledger.get("stage_seconds", {}).get("train"))]:
-        spent["train_seconds"] = fmean(training)
-    if answered := [
-        own for own in ledgers if own.get("predicted_queries") and "predict" in own.get("stage_seconds", {})
-    ]:
-        times = [1000 * own["stage_seconds"]["predict"] / own["predicted_queries"] for own in answered]
-        spent["query_ms"] = float(f"{fmean(times):.2g}")
-    for name in ("predict_bytes", "model_bytes", "peak_bytes"):
-        if sizes := [float(ledger[name]) for ledger in ledgers if ledger.get(name)]:
-            spent[name] = max(sizes)
-    if spent.get("steps") and (pools := [ledger["pool_labels"] for ledger in ledgers if ledger.get("pool_labels")]):
-        spent["negative_pool"] = round(fmean(pools) / spent["steps"])
-    if drawn := [own for own in ledgers if own.get("pool_positives") and own.get("queries")]:
-        spent["positives"] = round(fmean(own["pool_positives"] / own["queries"] for own in drawn), 2)
-    return spent
+    spent |= _unparsed_answers(ledgers) | _times(ledgers, spent.get("device_seconds"))
+    return spent | _largest_sizes(ledgers) | _drawn_labels(ledgers, spent.get("steps"))
+
+
+def _unparsed_answers(ledgers: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The share of a teacher's answers that say neither yes nor no, if there are any."""
+    unparsed = sum(ledger.get("teacher_unparsed", 0) for ledger in ledgers)
+    return (
+        {"teacher_unparsed": unparsed / sum(ledger.get("teacher_calls", 0) for ledger in ledgers)} if unparsed else {}
+    )
+
+
+def _times(ledgers: Sequence[dict[str, Any]], device_seconds: float | None) -> dict[str, float]:
+    """Hours and seconds of training, and milliseconds a query."""
+    times = {} if device_seconds is None else {"training_hours": device_seconds / 3600}
+    stages = [ledger.get("stage_seconds", {}) for ledger in ledgers]
+    if training := [seconds["train"] for seconds in stages if seconds.get("train")]:
+        times["train_seconds"] = fmean(training)
+    answered = [
+        1000 * seconds["predict"] / ledger["predicted_queries"]
+        for ledger, seconds in zip(ledgers, stages, strict=True)
+        if ledger.get("predicted_queries") and "predict" in seconds
+    ]
+    return times | ({"query_ms": float(f"{fmean(answered):.2g}")} if answered else {})
+
+
+def _largest_sizes(ledgers: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The largest memory and model of the seeds."""
+    names = ("predict_bytes", "model_bytes", "peak_bytes")
+    sizes = {name: [float(ledger[name]) for ledger in ledgers if ledger.get(name)] for name in names}
+    return {name: max(values) for name, values in sizes.items() if values}
+
+
+def _drawn_labels(ledgers: Sequence[dict[str, Any]], steps: float | None) -> dict[str, float]:
+    """Labels that a step's queries are scored against, and positives of a query."""
+    drawn: dict[str, float] = {}
+    if steps and (pools := [ledger["pool_labels"] for ledger in ledgers if ledger.get("pool_labels")]):
+        drawn["negative_pool"] = round(fmean(pools) / steps)
+    counted = [ledger for ledger in ledgers if ledger.get("pool_positives") and ledger.get("queries")]
+    if counted:
+        drawn["positives"] = round(fmean(ledger["pool_positives"] / ledger["queries"] for ledger in counted), 2)
+    return drawn
 
 
 def _variants(records: Sequence[Record], older: Sequence[str]) -> list[str]:
@@ -402,33 +424,43 @@ def _shown(results: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row
     """The first result as a row, the others folded into it."""
     head = sorted(results[0], key=lambda row: (not row.introduced, bool(row.misprint)))
     rows = [printed_row(row, claims) for row in head]
-    facts = {name: fact for row in reversed(rows) for name, fact in row.facts.items()}
-    facts["paper"] = _sources(head)
     others = [printed_row(row, claims) for result in results[1:] for row in result]
-    for cost in (row for row in others if row.facts["role"] == "cost" and not row.variant):
-        facts = {**{name: cost.facts[name] for name in COSTS if name in cost.facts}, **facts}
-    if variants := len(results) - 1:
-        facts["variants"] = f"+{variants}"
-    if notes := dict.fromkeys(str(row.facts["note"]) for row in rows if "note" in row.facts):
-        facts["note"] = " ".join(notes)
+    facts = _joined_facts(rows, others) | {"paper": _sources(head)}
+    if len(results) > 1:
+        facts["variants"] = f"+{len(results) - 1}"
     return replace(
         rows[0],
         variant="" if rows[0].variant in KINDS else rows[0].variant,
         kind=kind,
         metrics={name: value for row in reversed(rows) for name, value in row.metrics.items()},
         printed={name: text for row in reversed(rows) for name, text in row.printed.items()},
-        misprints={
-            name: text
-            for row in rows
-            for name, text in row.misprints.items()
-            if all(name in own.misprints for own in rows if name in own.metrics)  # every row that prints it
-        },
-        facts={name: fact for name, fact in facts.items() if name != "role"},
+        misprints=_misprints_of_all(rows),
+        facts=facts,
         claims=tuple(dict.fromkeys(claim for row in rows for claim in row.claims)),
         papers=tuple(dict.fromkeys(row.papers[0] for row in rows)),
         disagreements=_disagreements(results),
         folded=(*rows, *others),
     )
+
+
+def _joined_facts(rows: Sequence[Row], others: Sequence[Row]) -> dict[str, Value]:
+    """What rows of one result say, the first before the others, and the costs that the paper prints elsewhere."""
+    facts = {name: fact for row in reversed(rows) for name, fact in row.facts.items() if name != "role"}
+    for cost in (row for row in others if row.facts["role"] == "cost" and not row.variant):
+        facts = {**{name: cost.facts[name] for name in COSTS if name in cost.facts}, **facts}
+    if notes := dict.fromkeys(str(row.facts["note"]) for row in rows if "note" in row.facts):
+        facts["note"] = " ".join(notes)
+    return facts
+
+
+def _misprints_of_all(rows: Sequence[Row]) -> dict[str, str]:
+    """The misprints that are in every row that prints the metric."""
+    return {
+        name: text
+        for row in rows
+        for name, text in row.misprints.items()
+        if all(name in other.misprints for other in rows if name in other.metrics)
+    }
 
 
 def _disagreements(results: Sequence[Result]) -> dict[str, str]:

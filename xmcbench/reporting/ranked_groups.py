@@ -322,30 +322,49 @@ def _check_names(groups: Sequence[Group], view: View) -> None:
 
 def _ranked(group: Group, view: View, records: Mapping[str, Record], resampled: Resampled) -> Group:
     """The group with all its rows ranked and its columns as asked."""
-    every, usual = group.every_metric, _usual_metrics(group)
-    order = column_name(view.sort) if view.sort and view.sort not in every else None
-    of_papers = tuple(name for name in PAPER_METRICS if name in every) if view.paper else ()
-    metrics = tuple(dict.fromkeys(view.metrics)) or of_papers or usual
-    sort = view.sort if view.sort and not order else "P@1" if "P@1" in every else usual[0]
-    if view.sort is None and sort not in metrics:
-        sort = metrics[0]
-    rows = sorted(group.rows, key=lambda row: (-row.worth(sort), row.status, row.label))
-    values = sorted({row.worth(sort) for row in rows if _competes(row, sort, group.track)}, reverse=True)
-    places = {value: place for place, value in enumerate(values, start=1)}
-    rows = [replace(row, rank=places[row.worth(sort)]) if _competes(row, sort, group.track) else row for row in rows]
-    rows.sort(key=lambda row: row.rank is None)
+    metrics, sort = _shown_metrics(group, view)
+    rows = _with_ranks(group, sort)
     compared = tuple(dict.fromkeys([*metrics, sort]))
     if group.source != "published":
         rows = with_uncertainty(_beside_popular(rows, sort), compared, records, resampled)
-    values_of = {name: {row.metrics[name] for row in rows if row.rank and name in row.metrics} for name in compared}
-    lower = group.lower_is_better
-    best = {name: tuple(sorted(own, reverse=name not in lower)[:2]) for name, own in values_of.items()}
+    best = {name: _two_best(rows, name, name in group.lower_is_better) for name in compared}
     if view.variants:
         rows = unfolded(rows, sort)
-    if order:  # numbers from the least, then texts by letter, then what is not known
-        facts = ((row.facts.get(order) or cell(row, order) or None, row) for row in rows)
-        rows = [row for _, row in sorted(facts, key=lambda own: (own[0] is None, isinstance(own[0], str), own[0] or 0))]
+    if view.sort and view.sort not in group.every_metric and (order := column_name(view.sort)):
+        rows = _by_column(rows, order)
     return replace(group, rows=tuple(rows), metrics=metrics, columns=_columns(group, view), sort=sort, best=best)
+
+
+def _shown_metrics(group: Group, view: View) -> tuple[tuple[str, ...], str]:
+    """The metrics that are shown, and the one that ranks."""
+    every, usual = group.every_metric, _usual_metrics(group)
+    of_papers = tuple(name for name in PAPER_METRICS if name in every) if view.paper else ()
+    metrics = tuple(dict.fromkeys(view.metrics)) or of_papers or usual
+    if view.sort and (view.sort in every or column_name(view.sort) is None):
+        return metrics, view.sort
+    sort = "P@1" if "P@1" in every else usual[0]
+    return metrics, metrics[0] if view.sort is None and sort not in metrics else sort
+
+
+def _with_ranks(group: Group, sort: str) -> list[Row]:
+    """The rows, those that compete first, with their ranks: equal values have the same."""
+    rows = sorted(group.rows, key=lambda row: (-row.worth(sort), row.status, row.label))
+    values = sorted({row.worth(sort) for row in rows if _competes(row, sort, group.track)}, reverse=True)
+    ranks = {value: rank for rank, value in enumerate(values, start=1)}
+    rows = [replace(row, rank=ranks[row.worth(sort)]) if _competes(row, sort, group.track) else row for row in rows]
+    return sorted(rows, key=lambda row: row.rank is None)
+
+
+def _two_best(rows: Sequence[Row], metric: str, lower_is_better: bool) -> tuple[float, ...]:
+    """The two best values of a metric among the rows that have a rank."""
+    values = {row.metrics[metric] for row in rows if row.rank and metric in row.metrics}
+    return tuple(sorted(values, reverse=not lower_is_better)[:2])
+
+
+def _by_column(rows: Sequence[Row], name: str) -> list[Row]:
+    """The rows by a column: numbers from the least, then texts by letter, then what is not known."""
+    facts = ((row.facts.get(name) or cell(row, name) or None, row) for row in rows)
+    return [row for _, row in sorted(facts, key=lambda fact: (fact[0] is None, isinstance(fact[0], str), fact[0] or 0))]
 
 
 def _beside_popular(rows: Sequence[Row], sort: str) -> list[Row]:

@@ -174,16 +174,20 @@ def _home(name: str) -> tuple[str, Path] | str | None:
         return None
     if top != FIRST_PARTY and any(part in INSTALLED for part in where.parts):
         return _distribution(top, where)
-    found = top
-    for part in rest:
+    return _inside(top, path, folders, rest)
+
+
+def _inside(name: str, path: Path | None, folders: list[Path], parts: Sequence[str]) -> tuple[str, Path] | None:
+    """The module that `parts` lead to from the package `name`, in `folders`; the last one that is there."""
+    for part in parts:
         packages = [file for folder in folders if (file := folder / part / "__init__.py").is_file()]
         modules = [file for folder in folders if (file := folder / f"{part}.py").is_file()]
         spaces = [space for folder in folders if (space := folder / part).is_dir()]
         if not (packages or modules or spaces):
             break
-        found, path = f"{found}.{part}", next(iter((*packages, *modules)), None)
+        name, path = f"{name}.{part}", next(iter((*packages, *modules)), None)
         folders = [packages[0].parent] if packages else [] if modules else spaces
-    return (found, path) if path else None
+    return (name, path) if path else None
 
 
 @cache
