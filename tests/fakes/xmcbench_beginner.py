@@ -91,6 +91,33 @@ class WrongType(Words):
         return Predictions(found.indices.astype(np.int64), found.scores.astype(np.float64))
 
 
+class Lists(Words):
+    name = "lists-in-predictions"
+
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
+        found = super().predict(texts, k)
+        return Predictions(found.indices.tolist(), found.scores.tolist())  # HERE lists-in-predictions
+
+
+class WithoutK(Words):
+    name = "predict-without-k"
+
+    def predict(self, texts: data.Texts) -> Predictions:  # type: ignore[override]  # HERE predict-without-k
+        return super().predict(texts, 5)
+
+
+class DividesByZero(Words):
+    name = "divides-by-zero"
+
+    def predict(self, texts: data.Texts, k: int) -> Predictions:  # HERE divides-by-zero
+        ids, scores = self.scored(texts)
+        with np.errstate(invalid="ignore"):
+            shares = scores / scores.sum(axis=1, keepdims=True)  # no label shares a word with an empty text
+        order = np.argsort(-shares, axis=1, kind="stable")[:, :k]
+        found = (np.take_along_axis(own, order, axis=1) for own in (ids, shares))
+        return Predictions(next(found).astype(np.int32), next(found).astype(np.float32))
+
+
 class GlobalLeak(Words):
     name = "global-leak"
 

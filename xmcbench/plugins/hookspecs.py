@@ -103,6 +103,7 @@ def check_config(thing: Any, base: Any) -> None:
     settings: Any = thing.Config
     extends = isinstance(settings, type) and issubclass(settings, base.Config)
     if not extends:
-        raise TypeError(f"{thing.__name__}.Config does not extend {base.__name__}.Config")
+        expected = f"expected class Config({base.__name__}.Config)"
+        raise TypeError(f"{thing.__name__}.Config does not extend {base.__name__}.Config: {expected}")
     if not settings.__pydantic_fields_complete__:
         settings.model_rebuild()  # of types that are defined below it; raises where nothing defines one

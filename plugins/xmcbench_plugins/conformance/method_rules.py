@@ -17,6 +17,7 @@ from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from time import process_time
+from traceback import walk_tb
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,9 @@ class MethodSubject(Subject):
             raise BrokenRuleError(f"{problem} ({self.place(call)})") from problem
         except Exception as problem:
             text = " ".join(f"{type(problem).__name__}: {problem}".split())
-            raise BrokenRuleError(f"{call} raises {text} ({place_of(problem, self.files)})") from problem
+            within = any(Path(frame.f_code.co_filename) in self.files for frame, _ in walk_tb(problem.__traceback__))
+            place = place_of(problem, self.files) if within else self.place(call)  # of a call that never began
+            raise BrokenRuleError(f"{call} raises {text} ({place})") from problem
 
     def place(self, call: str) -> str:
         """File and line where the method defines `call`."""
@@ -390,11 +393,15 @@ class MethodSubject(Subject):
         after=("seeds-share-nothing",),
     )
     def odd_texts_are_handled(self) -> None:
-        self.fit_on(ODD).predict()
+        fitted = self.fit_on(ODD)
+        with self._called("predict"):
+            fitted.predict()
 
-    @rule("A dataset may have a single label.", ODD_REMEDY, after=("seeds-share-nothing",))
+    @rule("A dataset may have a single label.", ODD_REMEDY, after=("seeds-share-nothing", "odd-texts-are-handled"))
     def a_single_label_is_handled(self) -> None:
-        self.fit_on(ONE_LABEL).predict()
+        fitted = self.fit_on(ONE_LABEL)
+        with self._called("predict"):
+            fitted.predict()
 
     def _without_dropout(self, name: str, **settings: Any) -> TinyTrial:
         """The trial with further settings and an encoder without dropout, whose draws depend on micro-batches.

@@ -96,6 +96,10 @@ def rule(sentence: str, remedy: str, section: str = "", **more: Any) -> Callable
 REMEDIES = (
     (r"kth\(=\d+\) out of bounds", "k may be as large as the number of labels: rank with xmcbench.evaluation.rank, or "
      "call argpartition only for a smaller k"),
+    (r"'(list|tuple)' object has no attribute '(ndim|shape|dtype|astype)'", "give Predictions arrays of numpy: rank "
+     "with xmcbench.evaluation.rank, or write np.asarray(..., np.int32) and np.asarray(..., np.float32)"),
+    (r"(fit|predict|save|load)\(\) (takes|missing) \d", "define fit(self, train, run), predict(self, texts, k), "
+     "save(self, directory) and load(self, directory)"),
     (r"of [\d.]+ GB", "save what predict needs: no training texts, no state of an optimiser"),
     (r"pickle|allow_pickle", "write arrays of numbers with numpy.savez or safetensors, and everything else as JSON"),
     (r"not JSON serializable", "write numbers and texts as JSON: int(...), float(...) or .tolist() of what numpy made"),

@@ -29,6 +29,9 @@ LINES["global-leak"] = "SEEN (xmcbench_beginner.py:"
 MISTAKES = {
     "fit-raises": ("it-fits-and-predicts", "fit raises ValueError: matmul", "this line first"),
     "predict-raises": ("it-fits-and-predicts", "predict raises AttributeError", "this line first"),
+    "lists-in-predictions": ("it-fits-and-predicts", "'list' object has no attribute 'ndim'", "arrays of numpy"),
+    "predict-without-k": ("it-fits-and-predicts", "takes 2 positional arguments but 3 were given", "(self, texts, k)"),
+    "divides-by-zero": ("odd-texts-are-handled", "hold a score that is NaN", "handle empty texts"),
     "forgotten-charge": ("all-work-is-charged", "seconds in no stage", "run.ledger.stage"),
     "uncounted-products": ("all-work-is-charged", "seconds, and no operation of them is counted", "not_counted"),
     "wrong-dtype": ("predictions-are-ranked", "indices are int64, expected int32: .astype(np.int32)", "rank"),

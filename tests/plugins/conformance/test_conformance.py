@@ -15,6 +15,8 @@ from fakes.bench import Bench
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
+from xmcbench.trial.budget import Ledger
+from xmcbench_plugins.conformance.outside_count import OutsideCount, miscounted
 from xmcbench_plugins.conformance.rules import find_kind, make_subject, outcome, read_settings, rules_of
 
 from fakes import cheats, sabotage  # isort: skip
@@ -223,3 +225,10 @@ def test_pytest_checks_a_plugin(plugin: Bench) -> None:
     assert done.returncode == 1, done.stderr
     assert "found: Two@1 is 2.0" in done.stdout
     assert "2 failed, 2 passed, 1 skipped" in done.stdout
+
+
+def test_products_of_numpy_are_taken_as_charged_and_those_of_a_solver_are_not() -> None:
+    """A method may charge what it multiplies in numpy, which nobody sees from outside."""
+    ledger = Ledger(solver_flops=1000)
+    assert miscounted(OutsideCount(), ledger) == ""
+    assert "linear solvers took 500 operations" in miscounted(OutsideCount(solver_flops=500), ledger)
