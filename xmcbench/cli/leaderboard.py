@@ -26,23 +26,24 @@ if TYPE_CHECKING:
 
 
 def leaderboard(
-    dataset: Annotated[str | None, Option(help="Only this dataset.", autocompletion=dataset_names)] = None,
+    dataset: Annotated[str | None, Option(help="Show only this dataset.", autocompletion=dataset_names)] = None,
     source: Annotated[
         Literal["published", "measured", "imported", "all"],
-        Option(help="Which rows: of papers, of trials, or of imported predictions."),
+        Option(help="Show rows of papers, of trials, or of imported predictions."),
     ] = "all",
-    track: Annotated[Literal["supervised", "zero-shot"] | None, Option(help="Only this track.")] = None,
+    track: Annotated[Literal["supervised", "zero-shot"] | None, Option(help="Show only this track.")] = None,
     budget: Annotated[
         str | None, Option(help="Tables of measured rows with this budget: steps, or steps=1000; or all budgets: all.")
     ] = None,
     method: Annotated[
-        str | None, Option(help="Only this method: its name, label, or a shell pattern.", autocompletion=method_names)
+        str | None,
+        Option(help="Show only this method: its name, label, or a pattern.", autocompletion=method_names),
     ] = None,
     metrics: Annotated[str | None, Option(help="Metrics to show, as in P@1,nDCG@5.")] = None,
     columns: Annotated[str | None, Option(help="Other columns to show, as in batch,encoder.")] = None,
     sort: Annotated[str | None, Option(help="Metric to rank by, or column to order by.")] = None,
     group_by: Annotated[str | None, Option(help="One table for each value of this column.")] = None,
-    top: Annotated[int | None, Option(min=1, help="Only the best rows of each table.")] = None,
+    top: Annotated[int | None, Option(min=1, help="Show only the best rows of each table.")] = None,
     variants: Annotated[bool, Option("--all", help="Show every row, with variants and all printed ones.")] = False,
     notes: Annotated[
         bool, Option("--notes", help="Also explain how to read the tables, and what they leave out.")
@@ -135,7 +136,7 @@ def show(
         Literal["text", "json", "suite"],
         Option(help="json: the record; suite: a suite file that reproduces the trial."),
     ] = "text",
-    everything: Annotated[bool, Option("--all", help="All settings, counts, digests and provenance.")] = False,
+    everything: Annotated[bool, Option("--all", help="Show all settings, counts, digests and provenance.")] = False,
     seed: Seed = None,
     store: StoreDir = Path("results"),
 ) -> None:

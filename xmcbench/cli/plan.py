@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def plan(
     suite: SuitePath,
     accelerator: Annotated[
-        str, Option(metavar="NAME", help="A device, as h100; here: this machine, measured.")
+        str, Option(metavar="NAME", help="A device, such as h100; here measures this machine.")
     ] = "a100-80gb",
     workers: Annotated[
         int | None, Option(min=1, metavar="N", help="Devices per trial.", show_default="the suite's")

@@ -75,7 +75,7 @@ def run(
         str,
         Option(
             metavar="NAME",
-            help="Where trials run: local in subprocesses of this machine, ray on a Ray cluster.",
+            help="Where trials run: local (subprocesses of this machine) or ray (a Ray cluster).",
             autocompletion=executor_names,
         ),
     ] = "local",
@@ -84,7 +84,7 @@ def run(
         Option(
             min=1,
             metavar="N",
-            help="Trials at once on this machine. Their seconds are not ranked.",
+            help="Trials that run at the same time on this machine. Their seconds are not ranked.",
             show_default="1, or one for each GPU",
         ),
     ] = None,
@@ -93,7 +93,7 @@ def run(
     ] = None,
     gpus_per_worker: Annotated[
         float | None,
-        Option(min=0, metavar="N", help="GPUs per worker; 0 hides all.", show_default="1 where there are GPUs"),
+        Option(min=0, metavar="N", help="GPUs per worker; 0 hides all.", show_default="1 if there are GPUs"),
     ] = None,
     address: Annotated[
         str | None,

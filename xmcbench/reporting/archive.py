@@ -122,8 +122,14 @@ class Archive:
         if unfit:
             on_problem(_grouped(unfit, "trial"))
 
-    def analyses(self, board: Leaderboard, data: Path, on_problem: Callable[[str], None]) -> dict[str, Analysis]:
-        """The analyses of the trials shown whose predictions and dataset are at hand, by key."""
+    def analyses(
+        self,
+        board: Leaderboard,
+        data: Path,
+        on_problem: Callable[[str], None],
+        also: Callable[[Record, Dataset, Predictions], None] = lambda *_: None,
+    ) -> dict[str, Analysis]:
+        """The analyses of the trials shown whose predictions and dataset are at hand, by key; `also` sees each."""
         from xmcbench.evaluation.analysis import LabelBins, analyse, partitions
 
         found: dict[str, Analysis] = {}
@@ -131,6 +137,7 @@ class Archive:
         for record, dataset, predictions in self.predicted(board.keys, data, on_problem):
             own = bins.get(record.trial.dataset) or bins.setdefault(record.trial.dataset, partitions(dataset))
             found[record.key] = analyse(predictions, dataset, own)
+            also(record, dataset, predictions)
         return found
 
 

@@ -13,7 +13,10 @@ from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Leaderboard
 
 if TYPE_CHECKING:
+    from xmcbench.data.dataset import Dataset
     from xmcbench.evaluation.analysis import Analysis
+    from xmcbench.trial.predictions import Predictions
+    from xmcbench.trial.record import Record
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,11 @@ class Shown:
     every_row: bool = False  # whether rows were asked for that a reader seldom wants
     analysed: bool = True  # whether predictions and datasets are read, which analyses take
 
-    def analyses(self) -> Mapping[str, Analysis]:
-        """The analyses of the trials shown whose predictions and dataset are at hand, by key."""
-        return self.measured.analyses(self.table, self.data, self.warn) if self.analysed else {}
+    def analyses(
+        self, also: Callable[[Record, Dataset, Predictions], None] = lambda *_: None
+    ) -> Mapping[str, Analysis]:
+        """The analyses of the trials shown whose predictions and dataset are at hand, by key; `also` sees each."""
+        return self.measured.analyses(self.table, self.data, self.warn, also) if self.analysed else {}
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ class Retraining(Written):
         metric, points = max(self.points.items(), key=itemgetter(1))
         text = f"trained again: {metric} differs by {points:.2f} points"
         if not self.costs:
-            return text + "; costs follow the clock"
+            return text + "; its costs depend on the clock"
         cost, share = max(self.costs.items(), key=lambda own: abs(own[1] - 1))
         return text + f", {cost} {share:.3f} times"
 

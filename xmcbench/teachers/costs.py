@@ -91,8 +91,8 @@ def _of_embeddings(teacher: Teacher, known: Known, data: Extent, price: Price | 
         tokens = texts * known.embedded_tokens / known.embeddings
     asks = f"asks {teacher.title} about each text that it embeds: {texts:,} training queries and labels have about"
     money = f", which cost about {tokens * price.prompts / MILLION:,.2f}" if price else ""
-    held = f"; of its embeddings the store holds {known.embeddings:,}" if known.embeddings else ""
-    return f"{asks} {tokens:,.0f} tokens{money}, and test queries come to it{held}"
+    held = f"; {known.embeddings:,} embeddings are in the store" if known.embeddings else ""
+    return f"{asks} {tokens:,.0f} tokens{money}; test queries are embedded in addition{held}"
 
 
 def _costs(teacher: Teacher, calls: int, seeds: int, known: Known, data: Extent, price: Price | None) -> str:

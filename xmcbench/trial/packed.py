@@ -75,7 +75,7 @@ class Packed:
                 self.problems.append(f"{path}:{number}: not a record: {problem}".splitlines()[0])
                 continue
             if key in self.records:
-                self.problems.append(f"{path}:{number}: {key} stands in {self.records[key]} too")
+                self.problems.append(f"{path}:{number}: {key} is also in {self.records[key]}")
                 continue
             self.records[key] = PackedRecord(path, number, line, content, files)
 

@@ -18,12 +18,25 @@ def write_html(shown: Shown, output: Path | None) -> Sequence[Path]:
     from xmcbench.reporting.claims import read_claims
     from xmcbench.reporting.leaderboard_text import bibtex_entry
     from xmcbench_plugins.board.page import write_page
+    from xmcbench_plugins.board.page.about import Example, examples
 
     bibtex = {row.paper: bibtex_entry(row) for row in shown.published}
     folder = output or Path("leaderboard-site")
     measured = shown.measured
+    found: dict[str, tuple[Example, ...]] = {}
+    analyses = shown.analyses(
+        lambda record, dataset, predictions: found.update({record.key: examples(dataset, predictions)})
+    )
     return write_page(
-        shown.table, measured.records, folder, shown.analyses(), read_claims(), bibtex, measured.resampled
+        shown.table,
+        measured.records,
+        folder,
+        analyses,
+        read_claims(),
+        bibtex,
+        measured.resampled,
+        found,
+        shown.published,
     )
 
 

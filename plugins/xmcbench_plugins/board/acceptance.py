@@ -369,7 +369,7 @@ def ledger_problems(record: Record) -> Iterator[str]:
     ledger = Ledger(**known | {"clock": record.clock})
     for name in ("device_seconds", "flops", "teacher_tokens"):
         if not abs(spent.get(name, 0) - (total := getattr(ledger, name))) <= ROUNDING * max(1, total):
-            yield f"it spent {spent.get(name, 0):g} {name}, its parts come to {total:g}"
+            yield f"it spent {spent.get(name, 0):g} {name}, its parts sum to {total:g}"
     yield from _work(record)
     if "wall_seconds" in spent:
         yield "it was ended from outside"

@@ -36,13 +36,13 @@ def tune(
         Option(metavar="NAMES", help="Methods to try, with commas between them.", show_default="the usual ones"),
     ] = None,
     budget: Annotated[
-        str, Option(metavar="LIMIT=N", help="Of a training, as encoder_tokens=2_000_000 or epochs=10.")
+        str, Option(metavar="LIMIT=N", help="Budget of a training, as encoder_tokens=2_000_000 or epochs=10.")
     ] = "epochs=10",
     minutes: Annotated[
-        float | None, Option(min=0.1, metavar="N", help="End within so many minutes.", show_default="no limit")
+        float | None, Option(min=0.1, metavar="N", help="End within this number of minutes.", show_default="no limit")
     ] = None,
     samples: Annotated[
-        int, Option(min=1, metavar="N", help="Configurations to try of each of the best methods, at most.")
+        int, Option(min=1, metavar="N", help="Largest number of configurations to try of each of the best methods.")
     ] = 9,
     out: Annotated[
         Path | None, Option(metavar="FILE", help="The suite to write.", show_default="tuned-DATASET.yaml")

@@ -35,7 +35,7 @@ def remove_dataset(
     name: Annotated[
         str, Argument(help="Name of a dataset in a folder of the data directory.", autocompletion=dataset_names)
     ],
-    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask for confirmation.")] = False,
     data: DataDir = Path("data"),
 ) -> None:
     """Delete the folder of a dataset, and its prepared copies."""

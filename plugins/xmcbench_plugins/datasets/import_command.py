@@ -71,7 +71,7 @@ def import_dataset(
     ] = False,
     deduplicate: Annotated[bool, Option("--deduplicate", help="Leave out repeated texts.")] = False,
     replace: Annotated[bool, Option("--replace", help="Replace the dataset of that name.")] = False,
-    yes: Annotated[bool, Option("--yes", help="Import also where the report says something grave.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Import even if the report names a serious problem.")] = False,
     encoding: Annotated[str | None, Option(help="Encoding of text files. [default: detected]")] = None,
     data: DataDir = Path("data"),
 ) -> None:

@@ -110,7 +110,7 @@ _sentence(
 )
 _sentence(
     Kind.QUOTED_FIELDS,
-    lambda f: f"{f.count:,} fields stand within quotation marks{_example(f)}, which are read as text",
+    lambda f: f"{f.count:,} fields are enclosed in quotation marks{_example(f)}, which are read as text",
     "--quoting double reads what they enclose, --quoting none keeps them",
 )
 _sentence(
@@ -141,7 +141,7 @@ _sentence(
 )
 _sentence(
     Kind.CODES_FOR_NAMES,
-    lambda f: f"the label texts are codes{_example(f)}, and names such as {f.names[0]!r} stand beside them",
+    lambda f: f"the label texts are codes{_example(f)}, and names such as {f.names[0]!r} are beside them",
     "expected key, name and code in this order",
 )
 _sentence(

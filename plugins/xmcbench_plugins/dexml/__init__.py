@@ -48,7 +48,7 @@ class DEXML(EmbeddingMethod):
     class Config(EmbeddingMethod.Config):
         negatives: Literal["in-batch", "hard", "embedding-cache", "all"] = Field(
             "hard",
-            description="label pool; in-batch: the positives drawn for the batch; hard: also labels from "
+            description="label pool; in-batch: the positives sampled for the batch; hard: also labels from "
             "shortlists of nearest labels; embedding-cache: also the labels with the largest "
             "gradients in a cache of all label embeddings; all: every label",
         )
@@ -58,9 +58,9 @@ class DEXML(EmbeddingMethod):
         positives: losses.TrainedPositives = "all"  # Eq. 5
         temperature: float = Field(0.05, gt=0, description="divides the inner products")
         positives_per_query: int = Field(
-            1, gt=0, description="positives per query drawn into the pool; not with `all` negatives"
+            1, gt=0, description="positives per query sampled into the pool; not with `all` negatives"
         )
-        negatives_per_query: int = Field(1, gt=0, description="labels drawn from a query's shortlist; with `hard`")
+        negatives_per_query: int = Field(1, gt=0, description="labels sampled from a query's shortlist; with `hard`")
         shortlist: int = Field(
             100, gt=0, description="nearest labels that are not true, mined for each training query; with `hard`"
         )

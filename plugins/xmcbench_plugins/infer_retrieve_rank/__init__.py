@@ -74,7 +74,7 @@ class InferRetrieveRank(EmbeddingMethod):
         )
         written: int = Field(10, gt=0, description="labels of a reply that count, the first ones")
         documents: int | None = Field(
-            1000, gt=0, description="documents drawn from the training split; null: all; fewer are a subset of more"
+            1000, gt=0, description="documents sampled from the training split; null: all; fewer are a subset of more"
         )
         shortlist: int = Field(20, gt=0, description="labels of a document that the teacher judges, nearest first")
         kept: int = Field(5, gt=0, description="accepted labels of a document that are trained on, the surest ones")
@@ -163,7 +163,7 @@ class InferRetrieveRank(EmbeddingMethod):
         return merged(lists, rows, data.ignore, self.config.shortlist)
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
-        """Softmax over the pool of the label that was drawn for each document."""
+        """Softmax over the pool of the label that was sampled for each document."""
         drawn = batch.positives.weights("drawn")
         return losses.softmax(queries_BD, labels_SD, batch.positives, drawn, temperature=self.config.temperature)
 

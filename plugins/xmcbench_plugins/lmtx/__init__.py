@@ -47,7 +47,7 @@ SEEDS = 2**62  # each cycle draws one
 
 
 class Rejected(sampling.Nearest):
-    """`per_query` negatives drawn from the labels of each query that the teacher rejected (Table 7)."""
+    """`per_query` negatives sampled from the labels of each query that the teacher rejected (Table 7)."""
 
     def __init__(self, rejected_NL: scipy.sparse.csr_array, per_query: int) -> None:
         super().__init__(per_query)
@@ -93,7 +93,7 @@ class LMTX(EmbeddingMethod):
         documents: int | None = Field(
             30_000,
             gt=0,
-            description="documents drawn from the training split; null: all; a smaller sample is a subset of a "
+            description="documents sampled from the training split; null: all; a smaller sample is a subset of a "
             "larger one",
         )
         development: int = Field(
@@ -115,7 +115,7 @@ class LMTX(EmbeddingMethod):
             "in-batch", description="rejected adds labels that the teacher rejected"
         )
         rejected_per_query: int = Field(
-            3, gt=0, description="drawn from a document's rejected labels; with `rejected` negatives"
+            3, gt=0, description="sampled from a document's rejected labels; with `rejected` negatives"
         )
         batch_size: int = Field(128, gt=0, description="queries per step")
         learning_rate: float = Field(2e-4, gt=0, description="peak of each cycle's schedule")

@@ -50,7 +50,7 @@ class Pretraining(ICT):
         citation="Xiong et al., Extreme Zero-Shot Learning for Extreme Text Classification, NAACL 2022",
         needs=("label texts",),
     )
-    not_planned: ClassVar[str] = "what it trains on follows from its own embeddings"
+    not_planned: ClassVar[str] = "what it trains on depends on its own embeddings"
 
     class Config(ICT.Config):
         cluster_size: int = Field(128, gt=0, description="documents of a cluster at first; see `clustered`")

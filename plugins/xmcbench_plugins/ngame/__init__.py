@@ -22,13 +22,13 @@ FEWEST_POSITIVES = 5  # drawn of a query where one label dominates
 
 
 class ClusteredTriplets(EmbeddingMethod):
-    """What NGAME and DEXA share: batches of clustered queries, positives drawn uniformly, settings of AdamW."""
+    """What NGAME and DEXA share: batches of clustered queries, positives sampled uniformly, settings of AdamW."""
 
     class Config(sampling.ClusteredBatches, losses.TripletLoss, EmbeddingMethod.Config):
         batch_size: int = Field(1600, gt=0, description="queries per step")
         learning_rate: float = Field(2e-4, gt=0, description="peak of the schedule")
         adam_epsilon: float = Field(1e-6, gt=0, description="epsilon of AdamW")
-        positives_per_query: int = Field(1, gt=0, description="positives of a query drawn into the pool, uniformly")
+        positives_per_query: int = Field(1, gt=0, description="positives of a query sampled into the pool, uniformly")
 
     config: ClusteredTriplets.Config
 
@@ -75,7 +75,7 @@ class NGAME(ClusteredTriplets):
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
-        """Where one label dominates, it would be drawn too rarely as one of several: most of a query's are drawn."""
+        """Where one label dominates, it would be sampled too rarely as one of several: most labels are sampled."""
         drawn = max(FEWEST_POSITIVES, math.ceil(2 * data.labels_per_query))
         own = {"positives_per_query": drawn} if data.dominated else {}
         return super().following({**own, **given}, data, budget)

@@ -31,7 +31,7 @@ class Omikuji(PythonProgram):
         trees: int = Field(default=3, ge=1, description="trees of the forest")
         branches: int = Field(default=2, ge=2, description="clusters that a node is split into")
         max_depth: int = Field(default=20, ge=1, description="levels of a tree, at most")
-        beam: int = Field(default=10, ge=1, description="nodes of a level that prediction follows")
+        beam: int = Field(default=10, ge=1, description="nodes that prediction explores at each level")
         cost: float = Field(default=1.0, gt=0, description="C of the linear classifiers")
 
 

@@ -25,7 +25,7 @@ class Pecos(PythonProgram):
         characters: Characters = None
         branches: int = Field(default=16, ge=2, description="children of a cluster")
         max_leaf: int = Field(default=100, ge=1, description="labels of a cluster at the last level, at most")
-        beam: int = Field(default=10, ge=1, description="clusters of a level that prediction follows")
+        beam: int = Field(default=10, ge=1, description="clusters that prediction explores at each level")
         cost: float = Field(default=1.0, gt=0, description="C of the linear rankers")
         negatives: Literal["tfn", "man", "tfn+man"] = Field(default="tfn", description="scheme of negative sampling")
 

@@ -55,10 +55,10 @@ class PRIME(EmbeddingMethod):
 
     class Config(sampling.ClusteredBatches, EmbeddingMethod.Config):
         batch_size: int = Field(3200, gt=0, description="queries per step")
-        positives_per_query: int = Field(2, gt=0, description="positives per query drawn into the pool")
+        positives_per_query: int = Field(2, gt=0, description="positives per query sampled into the pool")
         positives_by: Literal["propensity", "uniform"] = Field(
             "propensity",
-            description="they are drawn with probability proportional to their inverse propensity, or uniformly",
+            description="they are sampled with probability proportional to their inverse propensity, or uniformly",
         )
         positives: losses.TrainedPositives = "drawn"
         free_vectors: int = Field(

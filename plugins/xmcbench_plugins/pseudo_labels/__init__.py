@@ -29,7 +29,7 @@ class PseudoLabels(EmbeddingMethod):
 
     class Config(EmbeddingMethod.Config):
         pairs_per_document: int = Field(
-            1, gt=0, description="pairs drawn once, before training; an epoch is a pass over all of them"
+            1, gt=0, description="pairs sampled once, before training; an epoch is a pass over all of them"
         )
         temperature: float = Field(0.05, gt=0, description="divides the inner products (chosen)")
 

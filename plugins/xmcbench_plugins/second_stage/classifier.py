@@ -62,9 +62,9 @@ class Classifier(SecondStage):
         dropout: float = Field(0.5, ge=0, lt=1, description="dropout on the query's vector")
         margin: float = Field(0.2, gt=0, description="margin of the hinge of a positive and a negative")
         hardest: int = Field(10, gt=0, description="negatives per query in the loss")
-        positives_per_query: int = Field(3, gt=0, description="positives drawn into the pool")
+        positives_per_query: int = Field(3, gt=0, description="positives sampled into the pool")
         positives: losses.TrainedPositives = "drawn"
-        negatives_per_query: int = Field(5, gt=0, description="negatives drawn into the pool from the shortlist")
+        negatives_per_query: int = Field(5, gt=0, description="negatives sampled into the pool from the shortlist")
         shortlist: int = Field(
             100, gt=0, description="nearest labels of each query in the first method's index that are not true"
         )

@@ -191,8 +191,8 @@ def push(
         echo("\n".join((*files, "", card)))
         return
     if (held := build_method(record.trial).saved_texts) and not yes:
-        seen = "where it is new, private" if private else "where it is new, public: --private makes it private"
-        echo(f"the model holds of the training texts: {held}. {repository} is, {seen}", err=True)
+        seen = "private" if private else "public (--private makes it private)"
+        echo(f"the model contains parts of the training texts: {held}. If {repository} is new, it is {seen}", err=True)
         if not sys.stdin.isatty():
             raise XMCBenchError("nothing was uploaded: expected --yes, as there is nobody to ask")
         confirm("Upload it?", abort=True, err=True)

@@ -57,17 +57,19 @@ def export(
 
 @app.command()
 def drop(
-    teacher: Annotated[str, Option(metavar="GLOB", help="Of teachers whose title matches.")] = "*",
+    teacher: Annotated[str, Option(metavar="GLOB", help="Delete only answers of teachers whose title matches.")] = "*",
     served: Annotated[
-        str, Option("--served-as", metavar="GLOB", help="Of teachers whose server has called its model so.")
+        str, Option("--served-as", metavar="GLOB", help="Delete only answers of models that a server gave this name.")
     ] = "*",
     answer: Annotated[
-        Literal["yes", "no"] | None, Option(help="Only these; what a teacher wrote about documents counts as yes.")
+        Literal["yes", "no"] | None,
+        Option(help="Delete only these; texts that a teacher wrote count as yes."),
     ] = None,
     before: Annotated[
-        datetime | None, Option(formats=["%Y-%m-%d"], metavar="DATE", help="Stored before this day, as 2026-11-28.")
+        datetime | None,
+        Option(formats=["%Y-%m-%d"], metavar="DATE", help="Delete only answers from before this day."),
     ] = None,
-    yes: Annotated[bool, Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, Option("--yes", help="Do not ask for confirmation.")] = False,
     store: StoreDir = Path("results"),
 ) -> None:
     """Delete stored answers to which all given rules apply, so that the next trial asks again.

@@ -90,12 +90,12 @@ class UniDEC(EmbeddingMethod):
         )
         dimension: int = Field(384, gt=0, description="dimension of each head")
         head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on the heads' outputs")
-        positives_per_query: int = Field(3, gt=0, description="beta, positives of a query drawn into the pool")
+        positives_per_query: int = Field(3, gt=0, description="beta, positives of a query sampled into the pool")
         extra_positives: int = Field(
             0, ge=0, description="beta_E, additional positives in the classifier's pool only; with `both` heads"
         )
         negatives_per_query: int = Field(
-            6, ge=0, description="eta, labels drawn from a query's shortlist; 0: no mining"
+            6, ge=0, description="eta, labels sampled from a query's shortlist; 0: no mining"
         )
         shortlist: int | None = Field(
             None,

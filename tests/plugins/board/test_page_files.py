@@ -9,12 +9,18 @@ from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from reporting.leaderboards import HOSTILE, board
 
+from xmcbench.data import find_source
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.notes import CHECKED
+from xmcbench.reporting.published import published_rows
+from xmcbench.reporting.rows import Reproduced
+from xmcbench.trial.predictions import Predictions
 from xmcbench_plugins.board.page import write_page
+from xmcbench_plugins.board.page.about import EXAMPLES, LABELS, Example, examples, facts
 from xmcbench_plugins.board.page.payload import payload
 
 
@@ -100,6 +106,45 @@ def test_a_record_shows_each_metric_once_before_the_fold(tmp_path: Path) -> None
             assert f"<dt>{name}</dt>" not in shown
         if record.failure:
             assert ">Problem</h2>" in shown
+
+
+def test_a_record_says_what_it_is_of_and_shows_texts_only_where_the_licence_lets_it(tmp_path: Path) -> None:
+    records, table = board()
+    dataset = find_source("shop-1k").read(tmp_path)
+    shape = len(dataset.test.texts), 7
+    best = Predictions(np.tile(np.arange(7, dtype=np.int32), (shape[0], 1)), np.zeros(shape, np.float32))
+    found = examples(dataset, best)
+    assert len(found) == EXAMPLES
+    at = {text: i for i, text in enumerate(dataset.test.texts)}
+    for one in found:
+        true = set(dataset.test.targets[[at[one.text]]].indices.tolist())
+        assert set(one.true) == {dataset.label_texts[label] for label in true}
+        assert one.predicted == tuple((dataset.label_texts[label], label in true) for label in range(LABELS))
+    closed = replace(dataset, card=dataset.card.model_copy(update={"licence": "see the source"}))
+    assert examples(closed, best) == ()
+    key = next(iter({key for group in table.groups for row in group.rows for key in row.keys} & records.keys()))
+    row = replace(table.groups[0].rows[0], keys=(key,), reproduced=Reproduced.NOT)
+    board_of_one = replace(table, groups=(replace(table.groups[0], rows=(row,)),))
+    write_page(board_of_one, records, tmp_path / "page", examples={key: found})
+    page = unescape((tmp_path / "page" / "records" / f"{key}.html").read_text())
+    assert "<dt>trained again</dt><dd>not reproduced</dd>" in page
+    assert found[0].text in page
+    hostile = [Example("<script>", ("</ol>",), (("&amp;", True),))]
+    write_page(board_of_one, records, tmp_path / "page", examples={key: hostile})
+    assert "<p>&lt;script&gt;</p>" in (tmp_path / "page" / "records" / f"{key}.html").read_text()
+
+
+def test_a_record_links_the_paper_of_its_method() -> None:
+    records, _ = board()
+    record = next(iter(records.values()))
+    dexml = record.model_copy(
+        update={"trial": record.trial.changed(method="dexml", distribution="xmcbench", dataset="lf-tate-titles-16k")}
+    )
+    found = {fact.name: fact for fact in facts(dexml, None, published_rows())}
+    assert found["paper"].url == "https://arxiv.org/abs/2310.10636"
+    assert found["dataset"].text == "Artwork titles (lf-tate-titles-16k)"
+    assert found["dataset"].url.startswith("https://github.com/")
+    assert found["licence of the data"].text == "CC0"
 
 
 def test_a_page_of_others_is_not_replaced_and_pages_of_withdrawn_records_go(tmp_path: Path) -> None:

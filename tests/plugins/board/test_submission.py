@@ -203,7 +203,7 @@ def test_the_check_finds_what_was_changed_later(
 
     path.write_bytes(before + before + b"{}\n")
     wrong = submit(bench, capsys, "--check")[2]
-    assert f"{path}:2: {record.key} stands in {path}:1 too" in wrong
+    assert f"{path}:2: {record.key} is also in {path}:1" in wrong
     assert f"{path}:3: not a record: found no trial" in wrong
 
 

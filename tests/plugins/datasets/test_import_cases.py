@@ -200,7 +200,7 @@ def test_a_tsv_has_no_quoting(tmp_path: Path, text: str) -> None:
 
 def test_a_tsv_whose_fields_are_quoted_is_stopped(tmp_path: Path) -> None:
     path = lines(tmp_path / "a.tsv", "text\tlabels", '"he said ""no"""\tred', *plain_rows(20))
-    refused("1 fields stand within quotation marks.*--quoting double", path)
+    refused("1 fields are enclosed in quotation marks.*--quoting double", path)
     dataset, _ = imported(path, "--quoting", "double")
     assert 'he said "no"' in pairs(dataset)
     path = lines(tmp_path / "b.tsv", '"text"\t"labels"', *(f'"text {i}"\t"red"' for i in range(20)))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 TrainedPositives = Annotated[
     Literal["drawn", "one", "one-by-draws", "all"],
     Field(
-        description="positives in the loss of a query; drawn: the labels drawn for it, summed; one: one of its labels "
-        "in the pool, drawn uniformly, also of those that are there for another query; one-by-draws: the same, with "
+        description="positives in the loss of a query; drawn: those sampled for it, summed; one: one of its labels "
+        "in the pool, sampled uniformly, also of those that are there for another query; one-by-draws: the same, with "
         "probability proportional to the number of queries that drew the label; all: its labels in the pool, summed"
     ),
 ]

@@ -16,6 +16,7 @@ from hashlib import sha256
 from importlib.resources import files
 from math import asinh, sqrt
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -32,11 +33,13 @@ from xmcbench.reporting.curated import dataset_facts, findings, title_of
 from xmcbench.reporting.describe import describe, for_people, metric_rows, reproducing_suite, summary
 from xmcbench.reporting.make_rows import Resampled
 from xmcbench.reporting.notes import CHECKED
+from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Leaderboard
 from xmcbench.reporting.text_table import printable
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import Record
+from xmcbench_plugins.board.page.about import Example, Fact, facts
 from xmcbench_plugins.board.page.payload import payload
 
 NOTHING = "'none'"
@@ -60,11 +63,14 @@ def write_page(
     claims: ClaimFile | None = None,
     bibtex: Mapping[str, str] | None = None,
     resampled: Resampled = lambda key, metrics: {},  # noqa: ARG005
+    examples: Mapping[str, Sequence[Example]] = MappingProxyType({}),
+    published: Sequence[PublishedRow] = (),
 ) -> list[Path]:
     """Write `index.html`, `claims.html`, `feed.xml` and a page for each record shown into `out`; returns the paths.
 
     `records` and `analyses` are by key; trials with an analysis get a chart of deciles. `bibtex` has entries by paper.
-    Rows whose metrics are `resampled` can be compared on the page. Pages of records that are no longer shown are
+    Rows whose metrics are `resampled` can be compared on the page. `examples` are predictions by key; the papers of the
+    `published` rows are linked from records of their methods. Pages of records that are no longer shown are
     removed. Raises XMCBenchError where a page of others would be replaced.
     """
     if (out / "index.html").exists() and not _is_own(out / "index.html"):
@@ -87,7 +93,10 @@ def write_page(
     if claims:
         pages[out / "claims.html"] = _claims(claims, shown)
     pages[out / "feed.xml"] = _feed(shown)
-    pages |= {out / "records" / f"{key}.html": _record(record) for key, record in shown.items()}
+    rows = {key: row for group in board.groups for row in group.rows for key in row.keys}
+    for key, record in shown.items():
+        known = facts(record, rows.get(key), published)
+        pages[out / "records" / f"{key}.html"] = _record(record, known, examples.get(key, ()))
     for path, content in pages.items():
         with atomic_write(path) as file:
             file.write(content.encode())
@@ -170,7 +179,7 @@ def _feed(records: Mapping[str, Record]) -> str:
     return _template("feed.xml").render(records=newest[:FEED_ENTRIES], updated=updated)
 
 
-def _record(record: Record) -> str:
+def _record(record: Record, known: Sequence[Fact], examples: Sequence[Example]) -> str:
     """The page of a record: what people ask first, and everything else folded."""
     return _page(
         "record.html",
@@ -179,6 +188,9 @@ def _record(record: Record) -> str:
         key=record.key,
         dataset=record.trial.dataset,
         summary=summary(record),
+        named=title_of(record.trial.dataset),
+        facts=known,
+        examples=examples,
         sections=for_people(record),
         metrics=metric_rows(record.metrics, record.intervals),
         raw=describe(record),

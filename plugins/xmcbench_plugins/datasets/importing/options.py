@@ -29,7 +29,7 @@ class Options:
         self._given = {name: value for name, value in given.items() if value not in (None, False)}
         self._taken: set[str] = set()
         if self._given.get("separator") == "":
-            raise XMCBenchError("--separator: found nothing, expected what stands between labels")
+            raise XMCBenchError("--separator: found nothing, expected the characters between labels")
         if self._peek("text", "text") == self._peek("labels", "labels"):
             column = shown(self._peek("text", "text"))
             raise XMCBenchError(f"--text and --labels: found the column {column} twice, expected two columns")
