@@ -76,6 +76,7 @@ TRAININGS: dict[str, Training] = {
     "unidec": Training("unidec", {**MINED, "dimension": 16, "extra_positives": 1}),
     "ova": Training("ova"),
     "ova, bf16 rows": Training("ova", {"table": {"dtype": "bf16"}, "label_texts_as_queries": True}),
+    "ova, e4m3 rows": Training("ova", {"table": {"dtype": "e4m3", "optimizer": "sgd"}}),
     "ova, as Renee": Training("ova", {"table": {"optimizer": "sgd", "momentum": 0.9}, "rows": "label-embeddings"}),
     "ict": Training("ict"),
     "rts": Training("rts"),

@@ -11,6 +11,7 @@ import torch
 from many_workers import MOST, on_workers
 from pydantic import ValidationError
 from torch import Generator, Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from xmcbench.engine.gradient_norm import clip, global_gradient_norm
 from xmcbench.engine.tables import label_table, row_optimizers
@@ -379,3 +380,24 @@ def test_every_worker_starts_with_its_rows_of_the_whole_table(monkeypatch: pytes
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TableConfig(**settings)
+
+
+class _NoIndexing(TorchDispatchMode):
+    """Refuses to index 8-bit floats, for which not every GPU's build of torch has the kernels."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "index" in func._schema.name and any(getattr(value, "dtype", None) == torch.float8_e4m3fn for value in args):
+            raise NotImplementedError(f"{func._schema.name} of 8-bit floats")
+        return func(*args, **(kwargs or {}))
+
+
+def test_rows_in_eight_bits_are_indexed_as_bytes() -> None:
+    table = LabelTable(torch.arange(12), 4, TableConfig(dtype="e4m3", learning_rate=0.1), seed=0)
+    table.fill(lambda block, generator: block.normal_(generator=generator))
+    before = table.weight.float()
+    with _NoIndexing():
+        table(torch.tensor([2, 5, 5])).square().sum().backward()
+        table.step(0.1)
+        rows = table(torch.tensor([2, 5]))
+    assert torch.equal(rows, table.weight.float()[[2, 5]])
+    assert (table.weight.float() != before).any(1).nonzero().ravel().tolist() == [2, 5]

@@ -124,7 +124,7 @@ class LabelTable(nn.Module):
         rows_S = None if rows_S is None else rows_S.cpu()
         leaf = self.weight.detach()
         if rows_S is not None:
-            leaf = leaf.index_select(0, upload(rows_S, leaf.device)).float()
+            leaf = _take(leaf, upload(rows_S, leaf.device)).float()
         if self.learns and torch.is_grad_enabled():
             self._leaves.append((rows_S, leaf.requires_grad_()))
             self._combined = None
@@ -216,4 +216,4 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 def _take(tensor: Tensor, place: slice | Tensor) -> Tensor:
     """Some rows: a view if they are contiguous, else a copy."""
-    return tensor[place] if isinstance(place, slice) else tensor.index_select(0, place)
+    return tensor[place] if isinstance(place, slice) else _bytes(tensor).index_select(0, place).view(tensor.dtype)
