@@ -307,6 +307,18 @@ def test_a_large_folder_is_read_a_weight_at_a_time(folder: Path, monkeypatch: py
         TransformerEncoder.check(config)
 
 
+def test_neither_a_prompt_nor_a_pooling_hides_that_all_words_are_alike(folder: Path) -> None:
+    prompt = "fe ba ko " * 30
+    TransformerEncoder.build(EncoderConfig(name=str(folder), query_prefix=prompt), [], 0, folder)
+    weights(folder, lambda own: own | {TABLE: torch.zeros_like(own[TABLE])})
+    for config in (
+        EncoderConfig(name=str(folder), query_prefix=prompt),
+        EncoderConfig(name=str(folder), pooling="cls"),
+    ):
+        with pytest.raises(UnfitModelError, match="all words have the same vector"):
+            TransformerEncoder.build(config, [], 0, folder)
+
+
 def test_places_that_stand_for_padding_are_no_places_of_words(folder: Path) -> None:
     """RoBERTa's first positions are not of words, so that its texts are shorter than its table."""
     whole = TransformerEncoder.build(EncoderConfig(name=str(folder)), [], 0, folder)

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -193,7 +194,9 @@ class TransformerEncoder(Encoder):
         """Raise UnfitModelError unless words have tokens that the model knows, and vectors that differ."""
         what, vocabulary = _named(self.config), self.tokenizer.tokenizer.get_vocab()
         words = sorted({word for token in vocabulary if (word := token.strip(WORD_MARKS)).isalpha()})
-        tokens = self.tokenizer.tokens([*words[:: max(1, len(words) // TRIED)][:TRIED], RARE], TRIED)
+        tokenizer = self.tokenizer.after("")  # a prompt would leave no room for the words
+        tokens = tokenizer.tokens([*words[:: max(1, len(words) // TRIED)][:TRIED], RARE], TRIED)
+        tokens = tokens.take(np.flatnonzero(tokens.lengths))
         if (largest := int(tokens.ids.max(initial=0))) >= self._rows:
             raise UnfitModelError(
                 f"{what}: its tokenizer gives texts the number {largest}, its model has a table of {self._rows:,} "
@@ -213,7 +216,7 @@ class TransformerEncoder(Encoder):
         flat = next((key for key, weight in named if weight.ndim > 1 and bool((weight == weight[0]).all())), "")
         raise UnfitModelError(
             f"{what}: all words have the same vector{f': all rows of {flat!r} are equal' if flat else ''}: expected "
-            "weights of a trained model, save them again"
+            "weights of a trained model, save them again, or another pooling"
         )
 
     @property
