@@ -78,6 +78,15 @@ def test_it_finds_the_labels_of_what_it_was_trained_on(
     assert (loaded.predict(data.texts, 5).indices == best.indices).all()
 
 
+@pytest.mark.parametrize("method", METHODS, ids=IDS)
+def test_characters_are_tried_where_a_program_reads_them(method: type[PythonProgram]) -> None:
+    space = method.search_space(method.Config())
+    assert space.keys() == {"characters", "ngrams"} & method.Config.model_fields.keys()
+    for name, values in space.items():
+        assert getattr(method.Config(), name) in values, "the default is tried"
+        assert len({getattr(method.Config.model_validate({name: value}), name) for value in values}) == 2
+
+
 ODD = {  # by kind: the text of rows, and whether they have no label, one or all of them
     "no term": (".", 1),
     "no label": ("word", 0),

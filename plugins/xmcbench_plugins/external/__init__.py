@@ -159,6 +159,12 @@ class PythonProgram(OutsideMethod):
 
     _process: programs.ResidentProgram | None = None
 
+    @classmethod
+    def search_space(cls, config: Method.Config) -> dict[str, Any]:  # noqa: ARG003
+        """The terms of texts that the program reads: which are best depends on the data."""
+        terms: dict[str, Any] = {"characters": [None, [3, 5]], "ngrams": [1, 2]}
+        return {name: values for name, values in terms.items() if name in cls.Config.model_fields}
+
     @contextmanager
     def resident(self) -> Iterator[None]:
         """Within the block one process of the program answers all calls of `predict`."""
