@@ -40,6 +40,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "dexml": {"method": "dexml"},
     "sparse-ranker": {"method": "sparse-ranker", "first": {"method": "dexml"}},
     "omikuji-plt": {"method": "omikuji-plt"},
+    "napkinxc-plt": {"method": "napkinxc-plt"},
+    "pecos-xrlinear": {"method": "pecos-xrlinear"},
 }
 TEXTS = 200  # different ones
 
