@@ -212,3 +212,28 @@ def test_labels_that_the_tokenizer_cannot_read_are_noted(
         run = make_run(tmp_path / str(share), {"steps": 1})
         dexml(encoder={"name": small_encoder}, negatives="in-batch").fit(train, run)
         assert run.log.alike_texts == pytest.approx(share, abs=0.02)
+
+
+def test_a_registered_sampler_takes_the_place_of_the_methods_own(data: TrainingData) -> None:
+    """It is in the versions, and settings that name none are as before."""
+    named = dexml(negatives="in-batch", batch_size=5, sampler="all")
+    assert pool_size(named.training_sampler(data, 0)) == LABELS
+    assert pool_size(named.sampler(data, 0)) < LABELS
+    assert named.versions(named.config)["sampler all"] == 1
+    plain = dexml(negatives="in-batch")
+    assert "sampler" not in plain.config.model_dump(mode="json")
+    assert not any(part.startswith("sampler") for part in plain.versions(plain.config))
+    with pytest.raises(XMCBenchError, match="unknown sampler 'al' "):
+        type(named).versions(dexml(sampler="al").config)
+
+
+def test_a_setting_of_that_name_of_a_methods_own_means_what_the_method_says(data: TrainingData) -> None:
+    kind = type(dexml())
+
+    class Own(kind):  # type: ignore[misc, valid-type]
+        class Config(kind.Config):  # type: ignore[name-defined, misc]
+            sampler: str = "mine"
+
+    method = Own(Own.Config(negatives="in-batch", batch_size=5))
+    assert method.named_sampler(method.config) == ""
+    assert pool_size(method.training_sampler(data, 0)) < LABELS

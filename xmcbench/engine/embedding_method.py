@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
+from operator import not_
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -22,6 +23,7 @@ from xmcbench.engine.flops import by_formula, counting
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
 from xmcbench.engine.training import defaults
 from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.registry import registry
 from xmcbench.trial.budget import Budget, PassTooLargeError, peak_memory
 from xmcbench.trial.facts import Ended
 from xmcbench.trial.method import Method
@@ -80,6 +82,11 @@ class EmbeddingMethod(DualEncoder):
             "are recomputed",
         )
 
+        sampler: str = Field(
+            "",
+            exclude_if=not_,  # keys are those of settings that do not know it
+            description="name of a registered sampler, in the place of the method's own; empty: its own",
+        )
         refresh_beyond_budget: Literal["end", "skip"] = Field(
             "end",
             description="if mining or clustering does not fit into the rest of the budget: end training, or skip "
@@ -181,6 +188,28 @@ class EmbeddingMethod(DualEncoder):
 
         return Sampler(train, batch_size=self.config.batch_size, seed=seed)
 
+    @classmethod
+    def named_sampler(cls, config: Method.Config) -> str:
+        """The registered sampler that takes the place of the method's own; empty where none does.
+
+        A method whose settings have a `sampler` of their own says itself what that means.
+        """
+        known, own = (kind.model_fields["sampler"].description for kind in (EmbeddingMethod.Config, cls.Config))
+        return str(getattr(config, "sampler", "")) if own == known else ""
+
+    @classmethod
+    def versions(cls, config: Method.Config) -> dict[str, int]:
+        name = cls.named_sampler(config)
+        return super().versions(config) | ({f"sampler {name}": registry().version("sampler", name)} if name else {})
+
+    def training_sampler(self, train: TrainingData, seed: int) -> Sampler:
+        """The sampler that `sampler` makes, or the registered one that the settings name."""
+        own, name = self.sampler(train, seed), self.named_sampler(self.config)
+        if not name:
+            return own
+        made: Sampler = registry().thing("sampler", name)(train, batch_size=self.config.batch_size, seed=seed)
+        return made
+
     @abstractmethod
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: Batch) -> Tensor:
         """The scalar loss of the embeddings of a batch's queries [B, D] and of its label pool [S, D].
@@ -263,7 +292,7 @@ class Training:
         from xmcbench.engine.training.update import Update
 
         self.method, self.run, self.workers = method, method.run, method.shard.workers
-        self.sampler = method.sampler(train, derive_seed(self.run.seed, "sampler"))
+        self.sampler = method.training_sampler(train, derive_seed(self.run.seed, "sampler"))
         self.batches = Prefetch(self.sampler)
         self.embedder = BatchEmbedder(method, self.sampler, method.config.activation_gib)
         groups, words = method.parameter_groups(), method.encoder.modules()

@@ -229,6 +229,33 @@ class TeacherSubject(Subject):
                 require(column.shape == part.places.shape, f"{name} is {column.shape}, places is {part.places.shape}")
             require(int(np.min(part.prompt_tokens)) >= 0, "prompt_tokens are negative")
 
+    @rule(
+        "`embed` yields `Vectors` of all texts, in any order.",
+        "yield teachers.Vectors(places=..., vectors=..., prompt_tokens=...): int64 [M], float32 [M, D], int64 [M]",
+    )
+    def every_text_is_embedded_once(self) -> None:
+        if self.thing.embed is Teacher.embed:
+            raise NotApplicableError("it has no method `embed`")
+        teacher, texts = self.make(), list(self.dataset.label_texts)
+        try:
+            found = list(teacher.embed(texts))
+        except TeacherError as problem:
+            raise NotApplicableError(f"it does not answer here: {problem}") from None
+        finally:
+            teacher.close()
+        kinds = {type(part).__name__ for part in found} - {"Vectors"}
+        require(not kinds, f"embed yields {', '.join(sorted(kinds))}")
+        places = np.concatenate([part.places for part in found])
+        expected = f"expected each of 0..{len(texts) - 1} once"
+        require(
+            np.array_equal(np.sort(places), np.arange(len(texts))), f"places {places[:10].tolist()} ..., {expected}"
+        )
+        for part in found:
+            vectors = np.asarray(part.vectors)
+            require(vectors.ndim == 2 and len(vectors) == len(part.places), f"vectors are of shape {vectors.shape}")
+            require(bool(np.isfinite(vectors).all()), "vectors hold numbers that are not finite")
+            require(len(part.prompt_tokens) == len(part.places), "prompt_tokens has another length than places")
+
 
 FOLDER = "self.store is the folder of the run's results; make what the tracker needs in __init__"
 

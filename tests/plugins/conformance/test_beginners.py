@@ -68,6 +68,7 @@ def test_a_mistake_is_told_in_a_line(mistakes: Path, name: str, monkeypatch: pyt
     wanted, found, remedy = MISTAKES[name]
     if name == "endless-fit":
         monkeypatch.setattr(smoke, "LONGEST", 1.0)
+        monkeypatch.setattr(smoke, "PATIENCE", 1)  # it sleeps
     rules = [rule for rule in rules_of("method") if rule.name == wanted or rule.name not in SLOW_RULES]
     if name in ("forgotten-charge", "uncounted-products"):  # which take seconds to fit
         rules = [rule for rule in rules if rule.first or rule.name == wanted]

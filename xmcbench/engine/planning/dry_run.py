@@ -80,7 +80,7 @@ class DryRun:
 
     def __post_init__(self) -> None:
         self.ledger = self.charging.ledger
-        self.sampler = self.method.sampler(self.work.train, derive_seed(self.seed, "sampler"))
+        self.sampler = self.method.training_sampler(self.work.train, derive_seed(self.seed, "sampler"))
         self.label_lengths_L = self.work.label_lengths_L if self.method.encodes_labels else None
         self.epoch = self.index = 0  # of the next step
         self.largest: Batch  # of the step that encodes the most tokens

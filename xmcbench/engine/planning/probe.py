@@ -221,7 +221,7 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
         add_modules(few, part, ALONE, np.arange(part.num_labels) // 2 if groups else None, seed=0)
         with torch.no_grad(), flops.counting() as begun:
             few.begin(embeddings)
-        sampler = few.sampler(part, 0)
+        sampler = few.training_sampler(part, 0)
         sampler.refresh(0, embeddings)
         batch = sampler.batch(0, 0).scored_by(few.own_score)
         scored, saved = _loss_step(few, batch, dimension)
