@@ -71,7 +71,7 @@ def serve(
             commands = write_project(annif, model.record, names, model.labels, spoken, address, k)
             echo("\n".join([f"cd {annif}", *commands]))
         if model.calibration is None:
-            echo("scores are no probabilities: the trial held out no training queries (`selection`)", err=True)
+            echo("scores are no probabilities: none were fitted on held-out training queries (`selection`)", err=True)
         echo(f"{trial.dataset}/{trial.label}: {address}; Ctrl+C ends it", err=True)
         with suppress(KeyboardInterrupt):
             server(ranking(model, names), k, about(model)).run(sockets=[taken])
