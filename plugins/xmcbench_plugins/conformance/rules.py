@@ -100,6 +100,8 @@ REMEDIES = (
      "with xmcbench.evaluation.rank, or write np.asarray(..., np.int32) and np.asarray(..., np.float32)"),
     (r"(fit|predict|save|load)\(\) (takes|missing) \d", "define fit(self, train, run), predict(self, texts, k), "
      "save(self, directory) and load(self, directory)"),
+    (r"FileNotFoundError", "write what predict needs into the folder that save gets, read it from the one that load "
+     "gets, and keep nothing in the home folder"),
     (r"of [\d.]+ GB", "save what predict needs: no training texts, no state of an optimiser"),
     (r"pickle|allow_pickle", "write arrays of numbers with numpy.savez or safetensors, and everything else as JSON"),
     (r"not JSON serializable", "write numbers and texts as JSON: int(...), float(...) or .tolist() of what numpy made"),

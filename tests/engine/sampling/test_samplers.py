@@ -17,7 +17,7 @@ from toy import LABELS, QUERIES, UNLABELLED, toy_data
 
 from xmcbench import losses
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.sampling import AllLabels, Batch, Clusters, Draw, Embeddings, Nearest, Sampler
+from xmcbench.engine.sampling import AllLabels, Batch, Clusters, Draw, Embeddings, Nearest, Negatives, Sampler
 from xmcbench.engine.sampling.builtin import RECIPES
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import inverse_propensity
@@ -332,3 +332,26 @@ def only(batch: Batch, row: int) -> dict[str, torch.Tensor]:
     mine = batch.positives.rows_P == row
     columns, one = batch.positives.columns_P[mine], batch.positives.weights("one")[mine]
     return {"rows_P": torch.zeros_like(columns), "columns_P": columns, "num_queries": 1, "chosen": {"one": one}}
+
+
+class Counts(Negatives):
+    """Keeps a number, an array and a tensor."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {"number": 3, "array": np.arange(2), "tensor": torch.ones(2)}
+
+    def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:  # noqa: ARG002
+        return np.empty(0, np.int64)
+
+    def state(self) -> dict[str, Any]:
+        return self.kept
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        self.kept = state
+
+
+def test_the_state_of_a_part_is_restored_as_tensors() -> None:
+    first, second = (Sampler(DATA, batch_size=5, seed=0, negatives=[Counts()]) for _ in range(2))
+    second.load_state(first.state())
+    found = second.negatives[0].state()
+    assert {name: own.tolist() for name, own in found.items()} == {"number": 3, "array": [0, 1], "tensor": [1.0, 1.0]}

@@ -11,7 +11,7 @@ D dimensions.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -153,8 +153,10 @@ class Sampler:
 
     def state(self) -> dict[str, Tensor]:
         """The state of the parts that a resumed run cannot recompute."""
+        import torch
+
         parts = enumerate(self.parts)
-        return {f"{i}.{name}": tensor for i, part in parts for name, tensor in part.state().items()}
+        return {f"{i}.{name}": torch.as_tensor(own) for i, part in parts for name, own in part.state().items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned."""
@@ -195,12 +197,12 @@ class Part:
     def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:
         """Called after each step, with the detached vectors [B, D] and [S, D] of its queries and labels."""
 
-    def state(self) -> dict[str, Tensor]:
-        """The state that depends on embeddings, which a resumed run cannot recompute."""
+    def state(self) -> Mapping[str, Tensor | np.ndarray | float]:
+        """The state that depends on embeddings, which a resumed run cannot recompute: tensors, arrays and numbers."""
         return {}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Restore what `state` returned."""
+        """Restore what `state` returned, as tensors."""
 
 
 class Order(Part):
