@@ -186,7 +186,8 @@ class InProcess(ThisProcess):
     """`ThisProcess` for a debugger: exceptions are not caught."""
 
     def start(self, task: Task) -> None:
-        from xmcbench.runs.attempt import Attempt, perform
+        from xmcbench.runs.attempt import Attempt
+        from xmcbench.runs.perform import perform
 
         record = perform(Attempt(task.job, task.report))
         assert record is not None, "the only worker is worker 0"

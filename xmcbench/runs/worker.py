@@ -19,9 +19,10 @@ from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import InvalidPredictions
 from xmcbench.files.regular import MachineFault, machine_fault
 from xmcbench.files.secrets import redact, redact_output
-from xmcbench.runs.attempt import Attempt, perform
+from xmcbench.runs.attempt import Attempt
 from xmcbench.runs.events import DiskFault, Event, Recorded, Warned, encode
 from xmcbench.runs.job import Job, WorkerRank
+from xmcbench.runs.perform import perform
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import StoreError

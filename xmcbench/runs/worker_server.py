@@ -130,7 +130,7 @@ def _import_for(directory: Path) -> None:
     try:
         import_module("xmcbench.runs.worker")
         from xmcbench.plugins.registry import registry
-        from xmcbench.runs.attempt import import_late
+        from xmcbench.runs.late_imports import import_late
 
         trial = json.loads((directory / "trial.json").read_bytes())["trial"]
         import_late(registry().method(trial["method"]).thing.late_imports)

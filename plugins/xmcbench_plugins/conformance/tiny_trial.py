@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
+from xmcbench.runs.fitting import training_run
 
 from xmcbench.data import Dataset, load
 from xmcbench.data.formats import CARD_FILE, write_json_layout
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import check_predictions
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.attempt import Attempt, training_run
+from xmcbench.runs.attempt import Attempt
 from xmcbench.runs.executor import Task
 from xmcbench.runs.file_guard import BrokenContractError
 from xmcbench.runs.job import Job, variables
