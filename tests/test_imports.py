@@ -69,7 +69,7 @@ def test_listings_import_no_framework(arguments: list[str], tmp_path: Path, monk
     """A plugin declares its methods without torch: it imports frameworks in functions."""
     monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path))
     if "run" in arguments:
-        load("catalog-1k", tmp_path, tmp_path)  # the first run of a suite prepares its datasets, which takes scipy
+        load("shop-1k", tmp_path, tmp_path)  # the first run of a suite prepares its datasets, which takes scipy
     call = (
         "from contextlib import redirect_stdout, suppress; from io import StringIO; from xmcbench.cli import main\n"
         f"with redirect_stdout(StringIO()), suppress(SystemExit): main({arguments})\n"
