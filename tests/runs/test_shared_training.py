@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from fakes.bench import Bench
 from toy import save_small_encoder
-from xmcbench.runs.perform import perform
 
 from xmcbench.data import load
 from xmcbench.runs.attempt import Attempt
 from xmcbench.runs.job import Job
+from xmcbench.runs.perform import perform
 from xmcbench.suite.suite import load_suite
 from xmcbench.trial.record import Record
 from xmcbench_plugins.unidec import UniDEC

@@ -195,7 +195,8 @@ def find_kind(name: str) -> str:
     reasons = [f"; {broken.name} of {broken.distribution} is broken: {broken.reason}" for broken in registry().broken]
     reasons += [f"; {folder} is not installed: pip install -e {folder}" for folder in not_installed(Path.cwd())]
     usual = "; a package of yours has to be installed: pip install -e FOLDER; a file: XMCBENCH_PLUGIN_FILES=FILE"
-    raise XMCBenchError(f"{unknown}{''.join(reasons) or usual}")
+    unknown.args = (f"{unknown}{''.join(reasons) or usual}",)
+    raise unknown
 
 
 def not_installed(folder: Path) -> list[str]:

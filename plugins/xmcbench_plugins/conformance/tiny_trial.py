@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 from pydantic import ValidationError
-from xmcbench.runs.fitting import training_run
 
 from xmcbench.data import Dataset, load
 from xmcbench.data.formats import CARD_FILE, write_json_layout
@@ -25,6 +24,7 @@ from xmcbench.plugins.registry import registry
 from xmcbench.runs.attempt import Attempt
 from xmcbench.runs.executor import Task
 from xmcbench.runs.file_guard import BrokenContractError
+from xmcbench.runs.fitting import training_run
 from xmcbench.runs.job import Job, variables
 from xmcbench.runs.local import LocalExecutor
 from xmcbench.runs.predicting import ask

@@ -12,13 +12,13 @@ import pytest
 from tokenizers import Encoding, models
 from toy import make_words, toy_data
 from transformers import AutoTokenizer
-from xmcbench.runs.fitting import hold_out
 
 from xmcbench.data import PackedTexts
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders import tokenizer as tokenizer_module
 from xmcbench.engine.encoders.encoder import limit_tokens
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, train_tokenizer, trained_tokenizer
+from xmcbench.runs.fitting import hold_out
 from xmcbench.runs.held_out import Answers
 from xmcbench.trial.trial import Selection
 
