@@ -336,7 +336,12 @@ def test_texts_that_are_missing_values_or_lists_are_said(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("begin", "found"),
-    [(gzip.compress(b"text,labels"), "gzip"), (b"PK\x03\x04", "zip archive"), (b"PAR1", "Parquet"), (b"BZh9", "bzip2")],
+    [
+        (gzip.compress(b"text,labels", mtime=0), "gzip"),
+        (b"PK\x03\x04", "zip archive"),
+        (b"PAR1", "Parquet"),
+        (b"BZh9", "bzip2"),
+    ],
 )
 def test_what_is_no_text_says_so_whatever_its_name(tmp_path: Path, begin: bytes, found: str) -> None:
     for name in ("a.csv", "a.jsonl", "a.tsv.gz"):
@@ -555,7 +560,7 @@ VOCABULARIES = {
         "the label texts are codes, such as 'http://x/0'",
     ),
     "no header": ("v.csv", "http://x/0,red\nhttp://x/1,blue\n", "expected the names of the columns there"),
-    "packed": ("v.ttl", gzip.compress(b"@prefix"), "found gzip"),
+    "packed": ("v.ttl", gzip.compress(b"@prefix", mtime=0), "found gzip"),
     "XML": ("v.ttl", '<?xml version="1.0"?><a/>', "expected a vocabulary as Turtle, which the ending .ttl says"),
     "quads": ("v.nq", "", r"or of a vocabulary \.ttl"),
 }
