@@ -235,7 +235,12 @@ def _check_files(folder: Path, what: str) -> None:
     """Raises UnfitModelError unless the folder has weights that transformers reads, and all that an index names."""
     present = [name for name in WEIGHTS if (folder / name).is_file()]
     if not present:
-        others = (str(path.relative_to(folder)) for kind in OTHER_WEIGHTS for path in sorted(folder.glob(kind)))
+        others = (
+            str(path.relative_to(folder))
+            for kind in OTHER_WEIGHTS
+            for path in sorted(folder.glob(kind))
+            if path.is_file()
+        )
         found = next(others, "")
         raise UnfitModelError(
             f"{what} cannot be loaded: found no {WEIGHTS[0]} in the folder{f' (found {found} instead)' * bool(found)}: "

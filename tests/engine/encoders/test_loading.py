@@ -240,7 +240,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a file that is not there": (
         lambda f: ((f / WEIGHTS).unlink(), (f / WEIGHTS).symlink_to("nowhere")),
-        "found no model.safetensors in the folder",
+        "found no model.safetensors in the folder: expected",
     ),
     "more than weights": (
         lambda f: instead(f, "pytorch_model.bin", pickle.dumps(Pickled())),
