@@ -209,7 +209,7 @@ def test_a_model_that_holds_training_texts_is_not_uploaded_unasked(
     code, printed, error = here("push", key, REPOSITORY)
     assert (code, printed) == (2, "")
     assert "contains parts of the training texts: their words. " in error
-    assert "public: --private makes it private" in error
+    assert "it is public (--private makes it private)" in error
     assert error.endswith("error: nothing was uploaded: expected --yes, as there is nobody to ask\n")
     assert not hub.files
     code, _, error = push(key, REPOSITORY, "--yes", endpoint=hub.endpoint)
