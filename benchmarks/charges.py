@@ -2,9 +2,9 @@
 
     python benchmarks/charges.py --markdown docs/budgets.md
 
-Each method takes three steps on the tiny dataset of `xmcbench check`. Texts are cut to three tokens, so that a
-transformer pads none. A cell has operations, then tokens. Of a training step two passes over word vectors are computed
-and three charged, which is left out of the cell.
+Each method takes three steps on the tiny dataset of `xmcbench check`. No text is padded: transformers read three tokens
+of each, and a method that pools them itself reads one text at a time. A cell has operations, then tokens. Of a training
+step two passes over word vectors are computed and three charged, which is left out of the cell.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from xmcbench_plugins.second_stage.stage import SecondStage
 
 COUNTS = ("encoder_tokens", *OPERATIONS)
 TRAIN, MARK = "train", "<!-- table of charges.py -->"
+TOKENS = 3  # of each text at most
 NAMED = 6  # methods of a line at most that are named
 OFTEN = {"refresh_start": 0, "refresh_every": 1}
 CLUSTERS = {"cluster_size": 4, "cluster_start": 0, "cluster_every": 1, "cluster_vectors": "fresh"}
@@ -55,7 +56,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "maclr": {"cluster_size": 8, "cluster_every": 1},
     "lmtx": {"teacher": TEACHER, "cycles": 2},
     "infer-retrieve-rank": {"teacher": TEACHER},
-    "colbert": {"tokens": 6, "dimensions": 8},
+    "colbert": {"tokens": 6, "dimensions": 8, "micro_batch_tokens": TOKENS},
     "untrained": {},
     "memory": {"first": PLAIN},
     "classifier": {"first": PLAIN},
@@ -69,7 +70,6 @@ ENCODERS: dict[str, Any] = {
     "minilm": "minilm",
     "LoRA": {"name": "minilm", "lora": {"rank": 4}},
 }
-TOKENS = 3  # of each text, so that none is padded
 NAMES = {"cluster": "mine", "judge": "mine", "": "prepare"}  # of stages that are one here
 
 

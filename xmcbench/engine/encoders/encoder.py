@@ -76,7 +76,7 @@ class Encoder(nn.Module, ABC):
         Raises XMCBenchError where embeddings of texts of two and of three tokens have different widths.
         """
         device, widths = next(self.parameters()).device, []
-        with evaluating(pooling), torch.no_grad(), by_formula():
+        with evaluating(pooling), torch.no_grad(), by_formula(), uncounted():
             for tokens in (2, 3):
                 texts = (
                     torch.ones(1, tokens, self.dimension),
