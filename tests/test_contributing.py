@@ -31,7 +31,7 @@ PARTS = (
 )
 # What watches over lists of methods, datasets and published rows.
 WATCHING = (
-    "tests/data/test_catalog.py",
+    "tests/plugins/sources/test_catalog.py",
     "tests/reporting/test_printed_rows.py",
     "tests/reporting/test_published.py",
     "tests/test_corridors.py",
@@ -132,8 +132,8 @@ def add_a_method(copy: Path) -> None:
 
 def add_a_dataset(copy: Path) -> None:
     draft = 'name="lf-prints-1k", num_train=900, num_test=100, num_labels=1_000, source="prints", licence="CC0"'
-    insert(copy / "xmcbench" / "data" / "catalog.py", "SMALL = (", f"PRINTS = Draft({draft})\n")
-    catalog = copy / "xmcbench" / "data" / "catalog.py"
+    catalog = copy / "plugins" / "xmcbench_plugins" / "sources" / "catalog.py"
+    insert(catalog, "SMALL = (", f"PRINTS = Draft({draft})\n")
     catalog.write_text(catalog.read_text(encoding="utf-8").replace("\nSMALL = (", "\nSMALL = (\n    PRINTS,", 1))
     row = "| `lf-prints-1k` | 900 | 100 | 1,000 | 0.55 / 1.5 | 32 | title content |\n"
     insert(copy / "docs" / "datasets.md", "| `lf-tate-titles-16k` |", row)

@@ -310,6 +310,7 @@ def test_a_record_says_first_what_people_ask_and_has_commands_to_copy(
     page = visit.page
     assert page.locator("main h2").all_inner_texts() == [
         "Metrics",
+        "About",
         "Settings",
         "Cost",
         "Provenance",

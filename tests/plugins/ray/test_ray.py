@@ -9,7 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import ray
 from fakes.bench import Bench, Heard
 
 from xmcbench.errors import XMCBenchError
@@ -17,7 +16,7 @@ from xmcbench.runs.executor import Task
 from xmcbench.runs.tuning import stored_samples, tuned_trials
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Status
-from xmcbench_plugins.ray.executor import ClusterLostError, RayExecutor, _death, _RayTrial
+from xmcbench_plugins.ray.executor import ClusterLostError, RayExecutor, _death, _RayTrial, ray_module
 
 from .ray_cluster import (
     KEYS,
@@ -114,17 +113,17 @@ class LostMailbox:
     """The queue of a cluster whose node is gone."""
 
     def size(self) -> int:
-        raise ray.exceptions.ActorDiedError
+        raise ray_module("ray.exceptions").ActorDiedError
 
     get_nowait_batch = size
 
     def shutdown(self, **_: bool) -> None:
-        raise ray.exceptions.ActorDiedError
+        raise ray_module("ray.exceptions").ActorDiedError
 
 
 def test_the_loss_of_the_drivers_node_is_one_line_and_no_outcome_of_a_trial(bench: Bench) -> None:
     def lost(_: object) -> None:
-        raise ray.exceptions.NodeDiedError("\nTask failed because the node is dead.\nIts log:")
+        raise ray_module("ray.exceptions").NodeDiedError("\nTask failed because the node is dead.\nIts log:")
 
     runner = bench.runner(bench.suite(["fake-ok"]))
     (planned,) = runner.plan()[:1]
