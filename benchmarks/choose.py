@@ -4,8 +4,8 @@ python benchmarks/choose.py lf-tate-titles-16k debian-packages --data DIRECTORY 
 
 The training part of each dataset is split afresh, a fifth for testing; `--rows` takes evenly spaced rows of a large
 one. Alone run scikit-learn's LinearSVC for each label (which `linear-ovr` is with all negatives), BM25 neighbours, and
-Parabel (Omikuji, where its environment is there), with their own settings and the same split. Differences are paired
-over test rows, with 95 % intervals. fastText is not among the methods here.
+Parabel (Omikuji, where its environment is there), with their own settings and the same split, and fastText if
+`--fasttext` names a Python that has it. Differences are paired over test rows, with 95 % intervals.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ ALONE: dict[str, dict[str, Any]] = {
     "BM25 neighbours": {"method": "tfidf-nn", "weighting": "bm25"},
     "Parabel": {"method": "omikuji-plt"},
 }
+FASTTEXT = Path(__file__).parent / "fasttext_program.py"
 TEST = 5  # every fifth row
 
 
@@ -46,9 +47,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--rows", type=int, default=10_000, help="training rows that are taken, at most")
     parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--fasttext", metavar="PYTHON", help="a Python with fastText (benchmarks/fasttext_program.py)")
     parser.add_argument("--work", type=Path, default=Path("choose"), help="folder for data, store and suites")
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
+    if given.fasttext:
+        ALONE["fastText"] = {"method": "external", "command": [given.fasttext, str(FASTTEXT)]}
     rows = [row(name, given) for name in given.datasets]
     header = [
         "dataset",
