@@ -172,13 +172,15 @@ def _run(
             raise XMCBenchError(f"{reached}: expected --allow-network")
         confirm("Run them?", abort=True)
     from xmcbench.api import board_of
-    from xmcbench.runs.plan import Action
     from xmcbench.runs.progress import display, tracked
     from xmcbench.runs.tuning import run_plan
     from xmcbench.trial.provenance import uncommitted
 
-    runs = note and any(planned.action in (Action.RUN, Action.RESUME) for planned in plan)
-    if runs and (files := uncommitted()):
+    runs = bool(runner.to_run(plan))
+    with patience("planning how many trials run at once"):
+        if runs and runner.why_parallel:
+            echo(f"note: {runner.why_parallel}\n", err=True)
+    if note and runs and (files := uncommitted()):
         others = f" and {len(files) - 1} more" if len(files) > 1 else ""
         echo(f"note: git has uncommitted changes ({files[0]}{others}): these trials cannot be submitted\n", err=True)
     try:

@@ -20,9 +20,14 @@ SLOTS = 256  # of the filter table of each query; a power of two
 Result = TypeVar("Result")
 
 
+def usable_cores() -> int:
+    """The cores of the processor that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def num_threads() -> int:
     """Threads to use: the cores this process may use, or fewer where `OMP_NUM_THREADS` says so."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = usable_cores()
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(cores, int(limit))) if limit.isdecimal() else cores
 

@@ -23,6 +23,7 @@ from xmcbench.runs.gpus import visible_gpus
 from xmcbench.runs.job import Job
 from xmcbench.runs.local import LocalExecutor
 from xmcbench.runs.plan import Action, Display, PlannedTrial, explain, select
+from xmcbench.runs.side_by_side import at_once
 from xmcbench.runs.time_left import TimeLeft
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
@@ -140,15 +141,36 @@ class Runner:
 
     @cached_property
     def parallel(self) -> int:
-        """Trials at once in subprocesses of this machine: where the settings say no number, one for each GPU.
+        """Trials at once in subprocesses of this machine."""
+        return self._parallel[0]
+
+    @property
+    def why_parallel(self) -> str:
+        """Why so many trials run at once, where the suite leaves the number to this machine; else empty."""
+        return self._parallel[1]
+
+    @cached_property
+    def _parallel(self) -> tuple[int, str]:
+        """Where the settings say no number, one for each GPU, or what the suite's `resources` say.
 
         But one where a budget limits seconds, which trials side by side would share.
         """
         if self.settings.parallel or self.settings.debug or self.settings.executor:
-            return self.settings.parallel or 1
-        of_samples = self.suite.tune.budget if self.suite.tune else None
-        clocked = of_samples is not None and of_samples.device_seconds is not None
-        return 1 if clocked or any(map(_clocked, self.trials())) else max(1, len(self.gpus))
+            return self.settings.parallel or 1, ""
+        trials, of_samples = self.trials(), self.suite.tune.budget if self.suite.tune else None
+        if (of_samples is not None and of_samples.device_seconds is not None) or any(map(_clocked, trials)):
+            return 1, ""
+        if self.gpus or self.suite.resources.parallel != "auto":
+            return max(1, len(self.gpus)), ""
+        first = {(trial.dataset, trial.label): trial for trial in reversed(trials)}
+        return at_once(len(trials), map(self._needed, first.values()))
+
+    def _needed(self, trial: Trial) -> float | None:
+        """The bytes of memory that all workers of a trial are predicted to need; None if it cannot be planned."""
+        with suppress(PassTooLargeError):  # that will be its failure
+            if plan := self._predicted(trial):
+                return plan.workers * plan.memory.total
+        return None
 
     def _plan_trial(self, trial: Trial, first: Trial) -> PlannedTrial:
         record = self.store.record(trial.key)

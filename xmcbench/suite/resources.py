@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -39,6 +39,11 @@ class Share(Frozen):
 class Resources(Share):
     """The key `resources` of a suite: what every trial may use, and exceptions for some trials."""
 
+    parallel: Literal["auto"] | None = Field(
+        None,
+        description="`auto`: as many trials at once as cores and memory allow, without seconds in tables (one at a "
+        "time, or one for each GPU)",
+    )
     trials: dict[str, Share] = Field(
         {}, description="`GLOB: {the same keys}` for matching labels or dataset/labels; the last match wins"
     )
@@ -51,5 +56,5 @@ class Resources(Share):
         exceptions = [share for name, share in self.trials.items() if trial.matches(name)]
         said: dict[str, Any] = {"workers": 1}
         for share in (self, *exceptions, command_line):
-            said |= share.model_dump(exclude={"trials"}, exclude_none=True)
+            said |= share.model_dump(exclude={"trials", "parallel"}, exclude_none=True)
         return Needs(**said | {"min_workers": min(said["workers"], said.get("min_workers", said["workers"]))})

@@ -19,6 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from xmcbench.data.pairs import usable_cores
 from xmcbench.files.secrets import redacted
 from xmcbench.plugins.registry import OWN, registry
 from xmcbench.trial.code import Code, code_of, code_of_source
@@ -54,7 +55,7 @@ def _fixed() -> dict[str, Any]:
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cores": os.cpu_count() or 0,
-        "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
+        "cores_usable": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "host": sha256(platform.node().encode()).hexdigest()[:12],  # distinguishes machines without naming them
     }
