@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,12 +38,9 @@ class FusedModel(Method):
         listed = min(self.num_labels, max(k, STORED))
         return self.fusion.fuse([part.predict(texts, listed) for part in self.parts], k)
 
-    @contextmanager
-    def resident(self) -> Iterator[None]:
-        with ExitStack() as parts:
-            for part in self.parts:
-                parts.enter_context(part.resident())
-            yield
+    @property
+    def inner_methods(self) -> Sequence[Method]:
+        return self.parts
 
     def save(self, directory: Path) -> None:
         """Write the rule alone: the models of the parts stay in their trials' folders."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -172,9 +172,21 @@ class Method(ABC):
         """
         return ""
 
-    def resident(self) -> AbstractContextManager[None]:
-        """A block in which `predict` is called many times with few texts: what each call needs may stay loaded."""
-        return nullcontext()
+    @property
+    def inner_methods(self) -> Sequence[Method]:
+        """The methods that `predict` asks, as a fusion asks its parts; none by default."""
+        return ()
+
+    @contextmanager
+    def resident(self) -> Iterator[None]:
+        """A block in which `predict` is called many times with few texts: what each call needs may stay loaded.
+
+        By default it enters the blocks of the inner methods.
+        """
+        with ExitStack() as blocks:
+            for method in self.inner_methods:
+                blocks.enter_context(method.resident())
+            yield
 
     def predict_charged(self, texts: Texts, k: int, run: Run) -> Predictions:
         """What `predict` returns, charged to `run`: for a method that asks another one within its own `fit`.

@@ -6,8 +6,7 @@ Legend: N held-out training queries, L labels.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -102,7 +101,9 @@ class Fuse(Method):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.parts = [kind(settings) for kind, settings in (resolve(part, Method) for part in config.parts)]
+        self.parts: list[Method] = [
+            kind(settings) for kind, settings in (resolve(part, Method) for part in config.parts)
+        ]
 
     @classmethod
     def versions(cls, config: Method.Config) -> dict[str, int]:
@@ -128,6 +129,10 @@ class Fuse(Method):
     @classmethod
     def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
         return True
+
+    @property
+    def inner_methods(self) -> list[Method]:
+        return self.parts
 
     @property
     def num_parameters(self) -> int:
@@ -202,13 +207,6 @@ class Fuse(Method):
         """What a part lists for the held-out queries, charged."""
         found = part.predict_charged(held_out.texts, min(self.config.listed, held_out.num_labels), run)
         return evaluation.drop_ignored(found, held_out.ignore, found.k)
-
-    @contextmanager
-    def resident(self) -> Iterator[None]:
-        with ExitStack() as parts:
-            for part in self.parts:
-                parts.enter_context(part.resident())
-            yield
 
     def predict(self, texts: data.Texts, k: int) -> Predictions:
         listed = self._listed(k)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import AbstractContextManager
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -102,6 +101,10 @@ class SecondStage(Method):
     def skip(self, card: data.DatasetCard) -> str | None:
         return self.first.skip(card)
 
+    @property
+    def inner_methods(self) -> list[Method]:
+        return [self.first]
+
     def check_machine(self) -> None:
         if self.multiplies and self.first.own_score is not None:
             found = f"{self.first.name!r} defines its own score"
@@ -183,9 +186,6 @@ class SecondStage(Method):
             search_flops=first.search_flops,
             progress=lambda share: run.report(Progress("mine", share)),
         )
-
-    def resident(self) -> AbstractContextManager[None]:
-        return self.first.resident()
 
     def predict(self, texts: data.Texts, k: int) -> Predictions:
         return self.first.predict(texts, k)
