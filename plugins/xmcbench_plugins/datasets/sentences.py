@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from xmcbench.reporting.text_table import escape_markdown
 from xmcbench_plugins.datasets.inspection import INDICATORS_MEND, Finding, Kind, Report, Severity
 
 WORDS = {Severity.GRAVE: "grave", Severity.DOUBT: "doubtful", Severity.NOTE: "note"}
 NAMED = 5  # names in a sentence
+NAME_LABELS = "--label-texts gives labels their names"
 
 # A sentence for each kind, and what to do about it; a remedy may be empty.
 Sentence = Callable[[Finding], str]
@@ -43,11 +45,11 @@ def why_stopped(report: Report) -> str:
 
 def datasheet(name: str, facts: Mapping[str, Any], findings: Sequence[Finding]) -> str:
     """The datasheet of an imported dataset in Markdown: how it was made, and what was found on the way."""
-    rows = [f"| {key} | {_cell(value)} |" for key, value in facts.items()]
-    lines = [f"- {_cell(line)}" for line in report_lines(findings)]
+    rows = [f"| {key} | {_one_line(value)} |" for key, value in facts.items()]
+    lines = [f"- {_one_line(line)}" for line in report_lines(findings)]
     return "\n".join(
         [
-            f"# {_cell(name)}",
+            f"# {_one_line(name)}",
             "",
             "| fact | value |",
             "| --- | --- |",
@@ -61,10 +63,10 @@ def datasheet(name: str, facts: Mapping[str, Any], findings: Sequence[Finding]) 
     )
 
 
-def _cell(value: Any) -> str:
+def _one_line(value: Any) -> str:
     """A value on one line of a Markdown document."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    return escape_markdown(" ".join(text.split()))
 
 
 def _example(finding: Finding) -> str:
@@ -305,9 +307,9 @@ _sentence(
     ),
     "where they mean the same, join them before the import",
 )
-_sentence(Kind.NUMBER_LABELS, lambda f: _labels(f, "are numbers"), "--label-texts gives labels their names")
-_sentence(Kind.CODE_LABELS, lambda f: _labels(f, "look like codes"), "--label-texts gives labels their names")
-_sentence(Kind.URI_LABELS, lambda f: _labels(f, "are URIs"), "--label-texts gives labels their names")
+_sentence(Kind.NUMBER_LABELS, lambda f: _labels(f, "are numbers"), NAME_LABELS)
+_sentence(Kind.CODE_LABELS, lambda f: _labels(f, "look like codes"), NAME_LABELS)
+_sentence(Kind.URI_LABELS, lambda f: _labels(f, "are URIs"), NAME_LABELS)
 _sentence(Kind.BRACKET_LABELS, lambda f: _labels(f, "begin with a bracket"))
 _sentence(Kind.QUOTED_LABELS, lambda f: _labels(f, "begin with a quotation mark"))
 _sentence(Kind.MISSING_LABELS, lambda f: _labels(f, "look like a missing value"))

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from xmcbench.data import Dataset, load
 from xmcbench.errors import XMCBenchError
 from xmcbench_plugins.datasets.commands import app
+from xmcbench_plugins.datasets.sentences import datasheet
 
 
 @pytest.fixture(autouse=True)
@@ -872,3 +873,9 @@ def test_a_report_is_on_the_datasheet(tmp_path: Path) -> None:
     found = said.splitlines()[1:]
     assert any("differ from another one in case" in line for line in found)
     assert all(f"- {line}" in sheet for line in found)
+
+
+def test_what_a_user_named_is_no_markup_on_the_datasheet() -> None:
+    sheet = datasheet("a_b*", {"text": "x|y <b>"}, [])
+    assert "# a\\_b\\*\n" in sheet
+    assert "| text | x\\|y \\<b\\> |" in sheet

@@ -85,8 +85,7 @@ class Options:
     @property
     def label_texts(self) -> Path | None:
         """The file with the labels' texts."""
-        path = self._take("label_texts")
-        return None if path is None else Path(path)
+        return self._path("label_texts")
 
     @property
     def label_key(self) -> str | None:
@@ -106,8 +105,7 @@ class Options:
     @property
     def test(self) -> Path | None:
         """The file of the test rows."""
-        path = self._take("test")
-        return None if path is None else Path(path)
+        return self._path("test")
 
     @property
     def test_share(self) -> float:
@@ -142,3 +140,7 @@ class Options:
     def _optional(self, name: str) -> str | None:
         value = self._take(name)
         return None if value is None else str(value)
+
+    def _path(self, name: str) -> Path | None:
+        value = self._take(name)
+        return None if value is None else Path(value)
