@@ -6,6 +6,7 @@ import importlib
 import sys
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions, requires
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from re import match
 
@@ -50,7 +51,7 @@ def _forget() -> None:
     code_of_source.cache_clear()
 
 
-def digest(folder: Path, name: str = "trust_plugin", helper: str = "trust_helper", **files: str) -> str:
+def digest(folder: Path, name: str = "trust_plugin", **files: str) -> str:
     """The digest of a package that a new process would find."""
     for path in folder.rglob("trust_*.py"):
         path.unlink()
@@ -60,12 +61,12 @@ def digest(folder: Path, name: str = "trust_plugin", helper: str = "trust_helper
     for own, text in contents.items():
         path = folder / f"trust_{own}.py" if own in ("helper", "deeper") else package / f"{own}.py"
         path.write_text(files.get("__init__", text) if own == "__init__" else text)
-    (folder / f"{helper}.py").write_text(contents.get("helper", HELPER))
+    (folder / "trust_helper.py").write_text(contents.get("helper", HELPER))
     (folder / "trust_deeper.py").write_text(contents.get("deeper", DEEPER))
     _forget()
-    sys.modules[name] = type(sys)(name)
-    sys.modules[name].__file__ = str(package / "__init__.py")
-    sys.modules[name].__path__ = [str(package)]  # type: ignore[attr-defined]
+    spec = spec_from_file_location(name, package / "__init__.py", submodule_search_locations=[str(package)])
+    assert spec
+    sys.modules[name] = module_from_spec(spec)  # not run: its imports are read
     return code_of((name,)).digest
 
 
@@ -135,11 +136,79 @@ def test_files_beside_modules_are_in_it(folder: Path) -> None:
     assert digest(folder) == third
 
 
+def test_files_in_folders_of_data_are_in_it_and_what_tools_leave_there_is_not(folder: Path) -> None:
+    first = digest(folder)
+    data = folder / "trust_plugin" / "prompts"
+    data.mkdir()
+    (data / "system.md").write_text("Is this right?")
+    second = digest(folder)
+    (data / "system.md").write_text("Is this wrong?")
+    third = digest(folder)
+    assert len({first, second, third}) == 3
+    for left in ("__pycache__", ".cache"):
+        (data / left).mkdir()
+        (data / left / "kernel.nbc").write_text("machine code")
+    assert digest(folder) == third
+
+
+@pytest.mark.parametrize(
+    "reads", ["Path(__file__).with_name('trust_words.txt')", "Path(__file__).parent / 'trust_data' / 'trust_words.txt'"]
+)
+def test_a_file_that_a_module_names_is_in_it(folder: Path, reads: str) -> None:
+    """Whether it lies beside a module that is no package, or below it."""
+    place = folder / "trust_data" / "trust_words.txt" if "trust_data" in reads else folder / "trust_words.txt"
+    place.parent.mkdir(exist_ok=True)
+    found = set()
+    for words in ("these", "others"):
+        place.write_text(words)
+        found.add(digest(folder, helper=f"from pathlib import Path\nscale = len(({reads}).read_text())\n"))
+    assert len(found) == 2
+
+
+def test_texts_that_name_no_file_are_texts(folder: Path) -> None:
+    texts = ["x" * 300, "é" * 200, "\\0", "/etc/hostname", "..", ".", "", "losses.py"]
+    assert digest(folder, losses=f"NAMES = {texts}\n")
+
+
+def test_docstrings_that_a_module_reads_are_in_it(folder: Path) -> None:
+    texts = [f'def ask():\n    """{words}"""\n\nPROMPT = ask.__doc__\n' for words in ("Right?", "Wrong?")]
+    assert len({digest(folder, losses=text) for text in texts}) == 2
+
+
+def test_a_large_file_of_the_same_size_with_other_values_is_another_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code, "LARGEST_FILE", 1 << 10)
+    digest(folder)
+    found = set()
+    for value in (b"a", b"b"):
+        (folder / "trust_plugin" / "weights.bin").write_bytes(b"header" + value * (1 << 20))
+        found.add(digest(folder))
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize("owner", ["trust-own", None])
+def test_another_module_of_the_own_distribution_or_of_none_is_read_where_it_is_installed(
+    folder: Path, owner: str | None
+) -> None:
+    site = folder / "site-packages"
+    info = site / "trust_own-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trust-own\nVersion: 1\n")
+    (info / "RECORD").write_text("trust_plugin/__init__.py,,\n" + ("trust_deeper.py,,\n" if owner else ""))
+    sys.path.insert(0, str(site))
+    code._distribution.cache_clear()
+    texts = "scale = 2\n", "scale = 2  # a comment\n", "scale = 3\n"
+    found = [digest(site, __init__="import trust_deeper\n", losses="", deeper=text) for text in texts]
+    sys.path.remove(str(site))
+    assert found[0] == found[1] != found[2]
+
+
 def test_a_file_that_is_no_python_is_in_it_as_it_is(folder: Path) -> None:
     assert digest(folder, losses="print 'x'\n") != digest(folder, losses="print 'y'\n")
 
 
-@pytest.mark.parametrize(("version", "same"), [("1.0+local", True), ("1.1", False)])
+@pytest.mark.parametrize(("version", "same"), [("1.0+local", True), ("1.1", False), ("1.0 at 0123abc", False)], ids=str)
 def test_other_distributions_are_known_by_name_and_version(folder: Path, version: str, same: bool) -> None:
     def with_version(own: str) -> str:
         site = folder / "site-packages"
@@ -147,7 +216,10 @@ def test_other_distributions_are_known_by_name_and_version(folder: Path, version
             path.unlink()
         info = site / "other_name-1.dist-info"
         info.mkdir(parents=True, exist_ok=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: other-name\nVersion: {own}\n")
+        number, _, commit = own.partition(" at ")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: other-name\nVersion: {number}\n")
+        if commit:
+            (info / "direct_url.json").write_text(f'{{"url": "file:///x", "vcs_info": {{"commit_id": "{commit}"}}}}')
         (info / "RECORD").write_text("trust_installed.py,,\n")
         (site / "trust_installed.py").write_text(f"own = {own!r}\n")  # its content does not matter
         sys.path.insert(0, str(site))

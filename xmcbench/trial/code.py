@@ -1,20 +1,22 @@
 """The identity of a program: a digest of what its modules do. Comments, formatting and names of files leave it alone.
 
 A digest covers the packages that a plugin is written in and each module that these import, directly or through others,
-unless it is in the standard library, in xmcbench or in an installed distribution. Of distributions beyond those that
-xmcbench needs the digest has names and versions. The code of xmcbench itself is known by the versions in
+unless it is in the standard library, in xmcbench or in another installed distribution. Of distributions beyond those
+that xmcbench needs the digest has names and versions. The code of xmcbench itself is known by the versions in
 `xmcbench/trial/versions.py`.
 
-A module enters as its syntax tree without docstrings, positions and what only type checkers read. Where it imports
-another module of the program, the digest of that module stands in place of its name: a file that moved, with the
-imports that name it, is the same program. Other files beside a package's modules enter as they are.
+A module enters as its syntax tree without positions, what only type checkers read and docstrings, unless it reads them.
+Where it imports another module of the program, the digest of that module stands in place of its name: a file that
+moved, with the imports that name it, is the same program. Other files of a package enter as they are, and so do files
+that a module names by a path from its own folder.
 
-Imports are read, not run: a module whose name is computed while the plugin runs is not found.
+Imports and paths are read, not run: what is computed while the plugin runs is not found.
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from hashlib import sha256
 from importlib.metadata import Distribution, PackageNotFoundError, distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import NamedTuple
 
 from xmcbench.plugins.registry import FIRST_PARTY, OWN
@@ -34,9 +37,14 @@ NEEDED = {
     *("psutil", "pydantic", "yaml", "rich", "safetensors", "sklearn", "scipy", "sparse_dot_topn", "tabulate"),
     *("threadpoolctl", "tokenizers", "torch", "transformers", "typer", "typing_extensions", "xxhash"),
 }
-NO_CODE = frozenset({".py", ".md", ".rst", ".pyc", ".pyi"})  # files beside modules of which no result depends
-LARGEST_FILE = 1 << 24  # bytes; a larger file beside modules enters by its size alone
+NO_DATA = frozenset({".py", ".pyc", ".pyi"})  # files of a package that are its modules, or come from them
+READ_ME = "README"  # begins the name of a file for people
+DOCSTRINGS = (b"__doc__", b"getdoc")  # a module with one of these reads docstrings, as prompts
+LONGEST_NAME = 255  # characters; a longer text names no file
+LARGEST_FILE = 1 << 24  # bytes of a file beside modules that is read whole
+BLOCKS, BLOCK_BYTES = 64, 1 << 16  # that are read of a larger one
 LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})  # fields that say nothing that others do not
+COMMIT = re.compile(r'"commit_id":\s*"(\w+)"')  # in the file in which pip notes where a distribution came from
 IMPORTERS = ("import_module", "__import__")  # functions whose first argument is a module's name
 
 
@@ -69,6 +77,7 @@ class _Module:
     name: str
     path: Path | None  # None for a text
     parts: tuple[str | _Import, ...]  # its syntax tree; empty for a module that does nothing
+    named: tuple[Path, ...] = ()  # files that its texts name
 
     def digest(self, alone: Mapping[str, str]) -> str:
         """The digest of the module; `alone` has those of other modules of the program, each without its imports."""
@@ -85,7 +94,7 @@ def code_of(packages: Sequence[str]) -> Code:
 def _code_at(places: tuple[tuple[str, str], ...]) -> Code:
     """The program of packages, each with the file that it was imported from."""
     packages = [package for package, _ in places]
-    data = [_file_digest(path) for package in packages for path in _data_of(package)]
+    data = [path for package in packages for path in _data_of(package)]
     return _code([module for package in packages for module in _modules_of(package)], data)
 
 
@@ -95,21 +104,23 @@ def code_of_source(source: str) -> Code:
     return _code([_parsed("__main__", None, "", source.encode())], [])
 
 
-def _code(roots: Sequence[_Module], data: Sequence[str]) -> Code:
+def _code(roots: Sequence[_Module], data: Sequence[Path]) -> Code:
     known, versions = {module.name: module for module in roots}, set[str]()
+    own = {home.distribution for module in roots if (home := _home(module.name))}
     waiting = list(roots)
     while waiting:
         for name in {part.name for part in waiting.pop().parts if isinstance(part, _Import)}:
             home = _home(name)
-            if isinstance(home, str):
-                versions.add(home)
-            elif home and home[0] not in known:
-                known[home[0]] = _read(*home)
-                waiting.append(known[home[0]])
+            if home and home.distribution and home.distribution not in own:
+                versions.add(home.distribution)
+            elif home and home.path and home.name not in known:
+                known[home.name] = _read(home.name, home.path)
+                waiting.append(known[home.name])
     alone = {name: module.digest({}) for name, module in known.items()}
     modules = (module.digest(alone) for module in known.values() if module.parts)
     files = {module.path for module in known.values() if module.path}
-    parts = [*sorted(modules), *sorted(data), *sorted(versions)]
+    beside = {*data, *(path for module in known.values() for path in module.named)} - files
+    parts = [*sorted(modules), *sorted(map(_file_digest, beside)), *sorted(versions)]
     return Code(tuple(sorted(files)), sha256("\n".join(parts).encode()).hexdigest())
 
 
@@ -127,15 +138,27 @@ def _modules_of(package: str) -> Iterator[_Module]:
 
 
 def _data_of(package: str) -> Iterator[Path]:
-    """The files beside the modules of an imported package that are no modules, as prompts and compiled code."""
+    """The files of an imported package that are no modules, as prompts and compiled code; none of hidden folders."""
     for folder in map(Path, getattr(sys.modules[package], "__path__", ())):
-        for init in folder.rglob("__init__.py"):
-            yield from (path for path in init.parent.iterdir() if path.suffix not in NO_CODE and path.is_file())
+        for path in folder.rglob("*"):
+            parts = path.relative_to(folder).parts
+            if path.suffix in NO_DATA or path.name.startswith(READ_ME) or not S_ISREG(_mode(path)):
+                continue
+            if not any(part.startswith(".") or part == "__pycache__" for part in parts):
+                yield path
 
 
 def _file_digest(path: Path) -> str:
+    """The digest of a file; of a large one that of its size and of blocks all over it, as weights change everywhere."""
     size = path.stat().st_size
-    return sha256(path.read_bytes()).hexdigest() if size <= LARGEST_FILE else f"{size} bytes"
+    if size <= LARGEST_FILE:
+        return sha256(path.read_bytes()).hexdigest()
+    digest = sha256(f"{size} bytes".encode())
+    with path.open("rb") as file:
+        for at in range(0, size, size // BLOCKS):
+            file.seek(at)
+            digest.update(file.read(BLOCK_BYTES))
+    return digest.hexdigest()
 
 
 def _read(name: str, path: Path) -> _Module:
@@ -148,13 +171,40 @@ def _parsed(name: str, path: Path | None, package: str, content: bytes) -> _Modu
         tree = ast.parse(content)
     except (SyntaxError, ValueError):  # such as a template, or compiled code
         return _Module(name, path, (sha256(content).hexdigest(),))
-    idle = all(map(_is_idle, tree.body))
-    return _Module(name, path, () if idle else tuple(_described(tree, package)))
+    documented = any(word in content for word in DOCSTRINGS)
+    idle = all(map(_is_idle, tree.body)) and not documented
+    named = tuple(_named_files(tree, path.parent)) if path else ()
+    return _Module(name, path, () if idle else tuple(_described(tree, package, documented)), named)
+
+
+def _named_files(tree: ast.AST, folder: Path) -> Iterator[Path]:
+    """The files below or beside `folder` that texts of a module name, as `Path(__file__).parent / "data" / "a.txt"`."""
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    names = [text for text in sorted(texts) if text.isprintable() and 0 < len(text) <= LONGEST_NAME and text[0] != "/"]
+    folders = [folder, *(place for name in names if S_ISDIR(_mode(place := folder / name)) and place != folder)]
+    for place in folders:
+        yield from (path for name in names if S_ISREG(_mode(path := place / name)))
+
+
+def _mode(path: Path) -> int:
+    """The mode of a file; 0 where there is none, or it is out of reach."""
+    try:
+        return path.stat().st_mode
+    except OSError:
+        return 0
+
+
+class _Home(NamedTuple):
+    """Where a module is: its name and file, or those of the module that it is in, and who installed it."""
+
+    name: str
+    path: Path | None  # None for a folder without code of its own
+    distribution: str = ""  # name and version; empty for what lies outside of installed distributions
 
 
 @cache
-def _home(name: str) -> tuple[str, Path] | str | None:
-    """The name and file of the module that an absolute name is, or is in; of an installed one its distribution.
+def _home(name: str) -> _Home | None:
+    """The home of the module that an absolute name is, or is in.
 
     None for the standard library, xmcbench, what it depends on, and names that nothing is found for.
     """
@@ -172,12 +222,11 @@ def _home(name: str) -> tuple[str, Path] | str | None:
     where = path or next(iter(folders), None)
     if where is None:
         return None
-    if top != FIRST_PARTY and any(part in INSTALLED for part in where.parts):
-        return _distribution(top, where)
-    return _inside(top, path, folders, rest)
+    installed = top != FIRST_PARTY and any(part in INSTALLED for part in where.parts)
+    return _Home(*_inside(top, path, folders, rest), _distribution(top, where) if installed else "")
 
 
-def _inside(name: str, path: Path | None, folders: list[Path], parts: Sequence[str]) -> tuple[str, Path] | None:
+def _inside(name: str, path: Path | None, folders: list[Path], parts: Sequence[str]) -> tuple[str, Path | None]:
     """The module that `parts` lead to from the package `name`, in `folders`; the last one that is there."""
     for part in parts:
         packages = [file for folder in folders if (file := folder / part / "__init__.py").is_file()]
@@ -187,12 +236,12 @@ def _inside(name: str, path: Path | None, folders: list[Path], parts: Sequence[s
             break
         name, path = f"{name}.{part}", next(iter((*packages, *modules)), None)
         folders = [packages[0].parent] if packages else [] if modules else spaces
-    return (name, path) if path else None
+    return name, path
 
 
 @cache
 def _distribution(top: str, where: Path) -> str:
-    """The name and version of the distribution that installed a module which lies at `where`."""
+    """The name and version of the distribution that installed a module which lies at `where`; empty if none did."""
     try:
         return _called(distribution(top))
     except PackageNotFoundError:
@@ -202,18 +251,19 @@ def _distribution(top: str, where: Path) -> str:
         listed = "\n" + (found.read_text("RECORD") or "")
         if f"\n{top}/" in listed or f"\n{top}.py," in listed:
             return _called(found)
-    return f"{top} of no distribution"
+    return ""
 
 
 def _called(found: Distribution) -> str:
-    """Name and version, without what tells builds of a version apart, as in 2.13.0+cpu."""
-    return f"{found.name} {found.version.partition('+')[0]}"
+    """Name and version, without what tells builds of a version apart, as in 2.13.0+cpu; of a repository its commit."""
+    commit = COMMIT.search(found.read_text("direct_url.json") or "")
+    return f"{found.name} {found.version.partition('+')[0]}{f' at {commit[1]}' if commit else ''}"
 
 
-def _described(tree: ast.AST, package: str) -> Iterator[str | _Import]:
+def _described(tree: ast.AST, package: str, documented: bool) -> Iterator[str | _Import]:
     """A syntax tree from its root: each node's class and fields, and how many nodes follow in each of them.
 
-    A loop, as expressions may be nested deeply.
+    With `documented`, docstrings are part of it. A loop, as expressions may be nested deeply.
     """
     waiting = [tree]
     while waiting:
@@ -235,7 +285,7 @@ def _described(tree: ast.AST, package: str) -> Iterator[str | _Import]:
             elif not isinstance(value, list):
                 yield f"{name} {value!r}"
             elif value:
-                kept = [one for one in value if not _is_idle(one)]
+                kept = [one for one in value if documented or not _is_idle(one)]
                 nodes = [one for one in kept if isinstance(one, ast.AST)]
                 shape = [0 if isinstance(one, ast.AST) else repr(one) for one in kept]
                 yield f"{name} {len(kept) if len(nodes) == len(kept) else shape}"

@@ -151,6 +151,8 @@ def _code_of(trial: Trial) -> Code:
         kind, _, name = part.partition(" ")
         if kind in CLASSES and registry().origin(kind, name) != OWN:  # versions tell of what is built in
             packages += registry().packages(kind, name)
+            if kind == "teacher" and registry().origin("judge", judge := registry().thing(kind, name).judge) != OWN:
+                packages += registry().packages("judge", judge)
     return code_of(list(dict.fromkeys(packages)))
 
 
