@@ -18,6 +18,7 @@ from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import echo, patience
+from xmcbench_plugins.serving.cost import answer_cost
 from xmcbench_plugins.serving.predict import answers, lines, predict, trained
 from xmcbench_plugins.serving.trained import Trained, same_dataset
 
@@ -201,7 +202,8 @@ def push(
 
 @hookimpl
 def register_commands(register: Callable[[Command], None]) -> None:
-    """Register `xmcbench predict`, `xmcbench serve` and `xmcbench hub`."""
+    """Register `xmcbench predict`, `xmcbench serve`, `xmcbench answer-cost` and `xmcbench hub`."""
     register(Command("predict", patience("predict")(predict), answers))
     register(Command("serve", serve))
+    register(Command("answer-cost", answer_cost))
     register(Command("hub", hub))

@@ -1,0 +1,243 @@
+"""`xmcbench answer-cost`: quality beside what an answer of trained models costs in milliseconds, memory and disk.
+
+Each model is loaded in a process of its own and answers as `xmcbench serve` does: it stays loaded, with its calibrated
+threshold where it has one. HTTP is left out.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from xmcbench.cli.options import DataDir, Seed, StoreDir
+from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.runs.terminal import echo, listing, patience
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from xmcbench.trial.method import Method
+    from xmcbench.trial.predictions import Predictions
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
+
+WITHIN = (5, 20, 100)  # milliseconds a query for which a model is named
+MEGA = 1e6
+HEADINGS = ("ms", "99 %", "queries/s", "first s", "memory", "disk", "recall of the search")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the answers of one model cost."""
+
+    name: str
+    dataset: str
+    metrics: dict[str, float]  # of the record, in 0..1
+    alone_ms: float  # of a text that is asked alone, the median over texts
+    slow_ms: float  # below it are 99 of 100 texts
+    per_second: float  # texts in one batch
+    first_seconds: float  # from the start of loading to the first answer
+    memory: int  # bytes of the process and of those that it started, after all answers
+    disk: int  # bytes of the model's files
+    recall: tuple[float, float, float] | None  # of an approximate search, with its 95 % interval; None: exact
+
+
+def answer_cost(
+    runs: Annotated[list[str], Argument(metavar="RUN ...", help="Trials with a model: keys, labels or dataset/label.")],
+    metrics: Annotated[str, Option(help="Metrics of the record; the first one decides.")] = "P@5,R@100",
+    texts: Annotated[int, Option(min=10, metavar="N", help="Test texts that are asked alone.")] = 300,
+    batch: Annotated[int, Option(min=10, metavar="N", help="Test texts that are asked in one batch.")] = 2000,
+    k: Annotated[int, Option("-k", min=1, help="Labels per text.")] = 10,
+    search: Annotated[
+        str,
+        Option(
+            metavar="NAMES",
+            help="Measure encoders with each of these searches, as in exact,faiss-hnsw,faiss-ivf; the metrics stay "
+            "those of the trial's own.",
+            show_default="the trial's own",
+        ),
+    ] = "",
+    seed: Seed = None,
+    store: StoreDir = Path("results"),
+    data: DataDir = Path("data"),
+) -> None:
+    """Compare trained models by quality and by what an answer costs: milliseconds, memory and disk.
+
+    The models answer test texts as `xmcbench serve` does, one model after the other in processes of their own.
+    """
+    from xmcbench.reporting.find import find_trial
+    from xmcbench.trial.store import Store
+
+    place, wanted = Store(store), [name for name in metrics.split(",") if name]
+    records = [find_trial(place, run, seed) for run in runs]
+    searches = [name for name in search.split(",") if name]
+    missing = {name: record for record in records for name in wanted if name not in record.metrics}
+    for name, record in missing.items():
+        raise XMCBenchError(
+            f"--metrics: {record.trial.label} ({record.key}) has no {name}, expected of {', '.join(record.metrics)}; "
+            f"xmcbench rescore --metrics {name} adds it"
+        )
+    asked = [(record, name) for record in records for name in _searches(record, searches)]
+    costs = []
+    for number, (record, name) in enumerate(asked, start=1):
+        with patience(f"[{number}/{len(asked)}] {record.trial.label} {name}".rstrip()):
+            costs.append(_alone(record, name, wanted, texts, batch, k, store, data))
+    echo(
+        "\n\n".join(
+            shown([one for one in costs if one.dataset == name]) for name in dict.fromkeys(one.dataset for one in costs)
+        )
+    )
+
+
+def _searches(record: Record, asked: Sequence[str]) -> list[str]:
+    """The searches with which a trial is measured; an empty name is its own. Raises UnknownNameError."""
+    from typing import get_args
+
+    from xmcbench.engine.search import Backend
+
+    for name in asked:
+        if name not in get_args(Backend):
+            raise UnknownNameError("search", name, get_args(Backend), "--search")
+    return list(asked) if asked and "search" in record.trial.config else [""]
+
+
+def _alone(record: Record, search: str, *given: Any) -> Cost:
+    """The cost of a model, measured in a fresh process. Raises XMCBenchError where that process dies."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+        try:
+            return fresh.submit(measured, record.key, search, *given).result()
+        except BrokenProcessPool:
+            raise XMCBenchError(f"{record.trial.label}: its process was killed, perhaps for lack of memory") from None
+
+
+def measured(
+    key: str, search: str, metrics: Sequence[str], texts: int, batch: int, k: int, store: Path, data: Path
+) -> Cost:
+    """Load the model of a trial in this process and have it answer."""
+    import numpy as np
+
+    from xmcbench.runs.saved_model import checked_model
+    from xmcbench.trial.programs import resident_bytes
+    from xmcbench.trial.store import Store
+    from xmcbench_plugins.serving.trained import trained_model
+
+    place, start = Store(store), time.perf_counter()
+    record = _record(place, key)
+    model = trained_model(place, record, data)
+    if search:
+        model.method.config = model.method.config.model_copy(update={"search": search})
+    cut = None if model.calibration is None else model.calibration.cut
+    asked = [model.dataset.test.texts[at] for at in _spread(len(model.dataset.test.texts), batch)]
+    alone = [asked[at] for at in _spread(len(asked), texts)]
+    with model.method.resident():
+        model.rank(alone[:1], k, cut)
+        first, seconds = time.perf_counter() - start, []
+        for text in alone:
+            before = time.perf_counter()
+            model.rank([text], k, cut)
+            seconds.append(time.perf_counter() - before)
+        before = time.perf_counter()
+        model.rank(asked, k, cut)
+        per_second = len(asked) / (time.perf_counter() - before)
+        memory, recall = resident_bytes(os.getpid()), _recall(model.method, alone, k)
+    parts = [_record(place, part.key) for part in record.parts]
+    files = [path for one in (record, *parts) for path in checked_model(one, place).rglob("*") if path.is_file()]
+    return Cost(
+        name=record.trial.label + (f", {search}" if search else ""),
+        dataset=record.trial.dataset,
+        metrics={name: record.metrics[name] for name in metrics},
+        alone_ms=1000 * float(np.median(seconds)),
+        slow_ms=1000 * float(np.percentile(seconds, 99)),
+        per_second=per_second,
+        first_seconds=first,
+        memory=memory,
+        disk=sum(path.stat().st_size for path in files),
+        recall=recall,
+    )
+
+
+def _record(store: Store, key: str) -> Record:
+    record = store.record(key)
+    if record is None:
+        raise XMCBenchError(f"{key}: the trial left the store while its model was measured")
+    return record
+
+
+def _spread(total: int, most: int) -> np.ndarray:
+    """At most so many evenly spaced rows of `total`."""
+    import numpy as np
+
+    return np.unique(np.linspace(0, total - 1, min(total, most)).astype(int))
+
+
+def _recall(method: Method, texts: Sequence[str], k: int) -> tuple[float, float, float] | None:
+    """The share of the exact best `k` labels that a method's approximate search finds; None if its search is exact.
+
+    The interval is that of the mean over texts, by the normal approximation.
+    """
+    import numpy as np
+
+    if (exact := method.predict_exactly(texts, k)) is None:
+        return None
+    found: Predictions = method.predict(texts, k)
+    shares = np.array([np.isin(best, own).mean() for best, own in zip(exact.indices, found.indices, strict=True)])
+    margin = 1.96 * float(shares.std(ddof=1)) / len(shares) ** 0.5
+    mean = float(shares.mean())
+    return mean, max(0.0, mean - margin), min(1.0, mean + margin)
+
+
+def on_front(costs: Sequence[Cost]) -> list[bool]:
+    """Of each model, whether no other one is at least as good by the first metric in less time."""
+    decides = [next(iter(one.metrics.values())) for one in costs]
+    return [
+        not any(
+            (other.alone_ms <= one.alone_ms and better > quality)
+            or (other.alone_ms < one.alone_ms and better >= quality)
+            for other, better in zip(costs, decides, strict=True)
+        )
+        for one, quality in zip(costs, decides, strict=True)
+    ]
+
+
+def shown(costs: Sequence[Cost]) -> str:
+    """The table of the models of one dataset, best first, and which one to take within some milliseconds."""
+    names = list(costs[0].metrics)
+    ordered = sorted(costs, key=lambda one: (-one.metrics[names[0]], one.alone_ms))
+    rows = []
+    for one, first in zip(ordered, on_front(ordered), strict=True):
+        recall = "exact" if one.recall is None else "{:.1f} ({:.1f} to {:.1f})".format(*(100 * x for x in one.recall))
+        rows.append((
+            one.name + ("*" if first else ""), *(f"{100 * one.metrics[name]:.2f}" for name in names),
+            f"{one.alone_ms:.1f}", f"{one.slow_ms:.1f}", f"{one.per_second:,.0f}", f"{one.first_seconds:.1f}",
+            f"{one.memory / MEGA:,.0f} MB", f"{one.disk / MEGA:,.1f} MB", recall,
+        ))  # fmt: skip
+    table = listing(rows, ("model", *names, *HEADINGS), colalign=("left", *["right"] * (len(names) + len(HEADINGS))))
+    note = f"* no other model has as good a {names[0]} in less time."
+    return "\n\n".join([f"{costs[0].dataset}, milliseconds of a text that is asked alone", table, note, advice(costs)])
+
+
+def advice(costs: Sequence[Cost]) -> str:
+    """Which model to take if the median answer may take 5, 20 or 100 milliseconds."""
+    name, said = next(iter(costs[0].metrics)), list[tuple[str, Cost | None]]()
+    for limit in WITHIN:
+        fast = (one for one in costs if one.alone_ms <= limit)
+        best = max(fast, key=lambda one: (one.metrics[name], -one.alone_ms), default=None)
+        if said and said[-1][1] is best:
+            said[-1] = f"{said[-1][0].replace(' or', ',')} or {limit}", best
+        else:
+            said.append((str(limit), best))
+    return "\n".join(
+        f"Within {limit} ms, {best.name} has the highest {name}, {100 * best.metrics[name]:.2f}."
+        if best
+        else f"No model answers within {limit} ms."
+        for limit, best in said
+    )

@@ -1,0 +1,90 @@
+"""`xmcbench answer-cost`: quality beside milliseconds, memory and disk of trained models."""
+
+from __future__ import annotations
+
+import pytest
+from commands import told
+from fakes import TRUSTED
+from fakes.bench import Bench
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xmcbench_plugins.serving.cost import WITHIN, Cost, advice, on_front, shown
+
+METRIC = "P@5"
+
+
+def cost(name: str, quality: float, milliseconds: float) -> Cost:
+    return Cost(name, "made", {METRIC: quality}, milliseconds, milliseconds, 1.0, 1.0, 0, 0, None)
+
+
+COSTS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 150)), min_size=1, max_size=8).map(
+    lambda pairs: [cost(str(n), quality / 20, float(ms)) for n, (quality, ms) in enumerate(pairs)]
+)
+
+
+@given(COSTS)
+def test_the_front_holds_exactly_the_models_that_no_other_one_replaces(costs: list[Cost]) -> None:
+    for one, first in zip(costs, on_front(costs), strict=True):
+        better = [
+            other
+            for other in costs
+            if (other.metrics[METRIC], -other.alone_ms) != (one.metrics[METRIC], -one.alone_ms)
+            and other.metrics[METRIC] >= one.metrics[METRIC]
+            and other.alone_ms <= one.alone_ms
+        ]
+        assert first == (not better)
+
+
+@given(COSTS)
+def test_the_advice_names_the_best_model_of_each_limit_or_none(costs: list[Cost]) -> None:
+    lines = advice(costs).splitlines()
+    for limit in WITHIN:
+        (line,) = (own for own in lines if str(limit) in own.split(" ms")[0].replace(",", "").split())
+        fast = [one for one in costs if one.alone_ms <= limit]
+        if not fast:
+            assert line.startswith("No model answers within")
+        else:
+            assert line.endswith(f"the highest {METRIC}, {100 * max(one.metrics[METRIC] for one in fast):.2f}.")
+
+
+def test_a_table_is_best_first_and_marks_the_front() -> None:
+    text = shown([cost("slow", 0.2, 9), cost("good", 0.4, 30), cost("fast", 0.3, 2)])
+    names = [line.split()[0] for line in text.splitlines() if line.split()[:1] and line[0] in "gsf"]
+    assert names == ["good*", "fast*", "slow"]
+    assert text.endswith(
+        "Within 5 or 20 ms, fast has the highest P@5, 30.00.\nWithin 100 ms, good has the highest P@5, 40.00."
+    )
+
+
+def test_models_answer_and_an_approximate_search_says_what_it_misses(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss")
+    monkeypatch.setenv("XMCBENCH_PLUGINS", f"{TRUSTED},xmcbench")
+    dexml = {"method": "dexml", "encoder": "nano", "negatives": "in-batch", "batch_size": 8}
+    bench.run(bench.suite({"encoder": dexml, "popular": {"method": "popular"}}, budget={"steps": 2}), debug=True)
+    asked = ("answer-cost", "encoder", "popular", "--texts", "10", "--metrics", "P@1,P@5", *bench.places)
+    code, printed, _ = told(capsys, *asked, "--search", "exact,faiss-hnsw")
+    rows = {line.split("  ")[0].rstrip("*"): line for line in printed.splitlines() if " MB " in line}
+    assert (code, set(rows)) == (0, {"encoder, exact", "encoder, faiss-hnsw", "popular"})
+    assert rows["encoder, exact"].endswith("exact")
+    assert " to " in rows["encoder, faiss-hnsw"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (("--search", "exct"), "--search: unknown search 'exct' (did you mean 'exact'?)"),
+        (("--metrics", "P@7"), "has no P@7, expected of"),
+        (("--texts", "1"), "--texts"),
+    ],
+)
+def test_bad_input_is_one_line(
+    bench: Bench, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], error: str
+) -> None:
+    bench.run(bench.suite(["fake-ok"]), debug=True)
+    code, printed, said = told(capsys, "answer-cost", "ok", "--metrics", "P@1", *options, *bench.places)
+    assert (code, printed) == (2, "")
+    assert error in said
+    assert "Traceback" not in said
