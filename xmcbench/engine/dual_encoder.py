@@ -8,7 +8,6 @@ Legend: L labels, S labels that this worker holds, N texts, D dimensions.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,10 +24,9 @@ from xmcbench.data.texts import TextSubset
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.settings import MODULES, OWN, STATIC, WORDS, EncoderConfig, Precision
 from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index, search_flops
+from xmcbench.engine.vector_blocks import vectors_in_blocks
 from xmcbench.errors import XMCBenchError, check_extra
 from xmcbench.files.arrays import sort_header
-from xmcbench.files.atomic import atomic_write
-from xmcbench.files.manifest import DamagedFolder, add_to_manifest, check_manifest
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.meter import uncounted
 from xmcbench.trial.method import Method
@@ -50,18 +48,12 @@ if TYPE_CHECKING:
     from xmcbench.engine.sampling.sharding import Shard
     from xmcbench.engine.search.exact import Index
     from xmcbench.engine.tables.label_table import LabelTable
+    from xmcbench.engine.vector_blocks import Vectors
     from xmcbench.engine.workers import Workers
 
-    Vectors = Callable[[Tensor, np.ndarray], Tensor]  # [N, D] of the embeddings and the ids of texts
-
-BLOCK = 2**18  # rows of which modules compute vectors at a time
 QUIET_SECONDS = 2.0  # a pass over texts reports its progress from then on
 VECTORS = "vectors.safetensors"  # in a model's directory: the index and the method's own modules
-SAMPLED_QUERIES, SAMPLED_LABELS, SAMPLED_NEIGHBOURS = 256, 16_384, 100  # of a search that is timed
-SAMPLED_OWN = 1024  # labels of one by a method's own score
 POOLING = "pooling."  # begins the names of the tensors of the method's pooling there
-GROUPS = "label_groups.npy"  # beside the checkpoints
-_log = logging.getLogger(__name__)
 
 
 class DualEncoder(Method):
@@ -80,8 +72,10 @@ class DualEncoder(Method):
         "transformers.modeling_utils",
         "transformers.models.auto.modeling_auto",
         "xmcbench.engine.encoders.build",
+        "xmcbench.engine.label_groups",
         "xmcbench.engine.sampling.embeddings",
         "xmcbench.engine.sampling.sharding",
+        "xmcbench.engine.timing",
     )
     _kept_index: Index | None = None
 
@@ -180,8 +174,8 @@ class DualEncoder(Method):
         from xmcbench.engine.encoders.own_modules import unused_modules  # imports torch
 
         unused = unused_modules(Path(encoder.place), encoder)
-        own = f"encoder {encoder.name!r}: {' and '.join(unused)} of its folder are not used: pooling: own takes them"
-        return [own] if unused else []
+        note = f"encoder {encoder.name!r}: {' and '.join(unused)} of its folder are not used: pooling: own takes them"
+        return [note] if unused else []
 
     def check_machine(self) -> None:
         """Raises XMCBenchError if the encoder's package or folder is missing, its folder is plainly no encoder, or the
@@ -189,8 +183,10 @@ class DualEncoder(Method):
         """
         encoder = self.config.encoder
         if self.own_score is not None and self.config.search in APPROXIMATE:
-            own = f"method {self.name!r} defines its own score"
-            raise XMCBenchError(f"{own}, which is searched exactly: expected search: exact, found {self.config.search}")
+            raise XMCBenchError(
+                f"method {self.name!r} defines its own score, which is searched exactly: expected search: exact, found "
+                f"{self.config.search}"
+            )
         encoder.check_files()
         if encoder.name not in OWN or encoder.words not in (None, *WORDS):
             from xmcbench.engine.encoders.build import check_encoder  # imports torch
@@ -213,41 +209,30 @@ class DualEncoder(Method):
         return Pace(time_encoding=self._time_encoding, time_scoring=self._time_scoring)
 
     def _time_encoding(self, clock: Callable[[], float]) -> float:
-        """Seconds per operation of the second pass over a sample of the training queries: a micro-batch, at most."""
-        from xmcbench.engine.device import synchronise
+        """Seconds per operation of the encoder, measured on a micro-batch of the training queries."""
+        from xmcbench.engine.timing import seconds_of, spread_sample
 
-        lengths_N = self.queries.lengths
-        count = max(1, min(len(lengths_N), int(self.micro_batch_tokens / max(1.0, float(lengths_N.mean())))))
-        sample, taken = self.queries.take(np.unique(np.linspace(0, len(lengths_N) - 1, count).astype(int))), 0.0
+        sample = spread_sample(self.queries, self.micro_batch_tokens)
         with uncounted(), self.inference():
-            for _ in range(2):
-                start = clock()
-                self.embed(sample)
-                synchronise()
-                taken = clock() - start
-        return taken / max(1, self.encoder.flops(sample.lengths))
+            seconds = seconds_of(lambda: self.embed(sample), clock)
+        return seconds / max(1, self.encoder.flops(sample.lengths))
 
     def _time_scoring(self, clock: Callable[[], float]) -> float:
-        """Seconds per operation of the second search for random queries among random labels."""
-        import torch
-
+        """Seconds per operation of a search for random queries among random labels."""
         from xmcbench.engine.flops import counting
+        from xmcbench.engine.timing import SAMPLED_NEIGHBOURS, SAMPLED_OWN, random_vectors, seconds_of
 
-        random, width, own = torch.Generator().manual_seed(0), self.encoder.dimension, self.own_score
-        queries_ND = torch.randn(SAMPLED_QUERIES, width, generator=random).to(default_device())
-        labels_LD = torch.randn(min(len(self.labels), SAMPLED_LABELS), width, generator=random).to(default_device())
-        if own is not None:
+        width, score = self.encoder.dimension, self.own_score
+        queries_ND, labels_LD = random_vectors(len(self.labels), width)
+        if score is not None:
             ids_S = self.shard.label_ids[:SAMPLED_OWN]
             with self.inference():
                 queries_ND = self.query_vectors(queries_ND)
                 labels_LD = self.label_vectors(labels_LD[: len(ids_S), : width * self.encodes_labels], ids_S)
-        index, taken = build_index(labels_LD, score=own), 0.0
+        index, k = build_index(labels_LD, score=score), min(SAMPLED_NEIGHBOURS, len(labels_LD))
         with counting():
-            for _ in range(2):
-                start = clock()
-                index.top_k(queries_ND, min(SAMPLED_NEIGHBOURS, len(labels_LD)))
-                taken = clock() - start
-        return taken / max(1, self.search_flops(SAMPLED_QUERIES, *labels_LD.shape))
+            seconds = seconds_of(lambda: index.top_k(queries_ND, k), clock)
+        return seconds / max(1, self.search_flops(len(queries_ND), *labels_LD.shape))
 
     def build_network(self, vocabulary: int) -> nn.Module | None:  # noqa: ARG002
         """A network of the method's own in place of the one that the setting `encoder` names, whose tokenizer stays.
@@ -334,11 +319,11 @@ class DualEncoder(Method):
         from xmcbench.engine.flops import counting
 
         device = default_device()
-        with self.inference(), counting() as own:
+        with self.inference(), counting() as counted:
             query_1V = self.query_vectors(torch.zeros(1, self.encoder.dimension, device=device))
-            of_vector = own.module_flops
+            of_vector = counted.module_flops
             self.score(query_1V, torch.zeros(1, label_width, device=device))
-        return own.module_flops - of_vector
+        return counted.module_flops - of_vector
 
     def search_flops(self, num_queries: int, num_labels: int, dimension: int) -> int:
         """The operations of a search for shortlists or predictions among label vectors of so many dimensions."""
@@ -436,6 +421,7 @@ class DualEncoder(Method):
 
         from xmcbench.engine.encoders.build import build_encoder, tokenizer_of
         from xmcbench.engine.encoders.network import NetworkEncoder
+        from xmcbench.engine.label_groups import first_groups
         from xmcbench.engine.sampling.sharding import Shard
         from xmcbench.engine.workers import current_workers
 
@@ -462,7 +448,18 @@ class DualEncoder(Method):
         # Label groups may depend on embeddings, which all workers compute together: so a plain sharding comes first.
         self.modules, self.shard = nn.Module(), Shard(train.num_labels, workers)
         torch.manual_seed(seed)
-        add_modules(self, train, workers, _label_groups(self, train, all_embeddings(self)), seed)
+        groups_L = first_groups(run.checkpoint, lambda: self._label_groups(train), workers)
+        add_modules(self, train, workers, groups_L, seed)
+
+    def _label_groups(self, train: TrainingData) -> np.ndarray | None:
+        """What `label_groups` returns; charged, as every worker repeats the same work."""
+        from xmcbench.engine.flops import counting
+
+        with counting() as spent, self.charging.stoppable():
+            groups_L = self.label_groups(train, all_embeddings(self))
+        if groups_L is not None:
+            self.charging.charge({"scoring_flops": spent.flops, "module_flops": spent.module_flops})
+        return groups_L
 
     @property
     def has_network(self) -> bool:
@@ -554,8 +551,8 @@ class DualEncoder(Method):
     @property
     def encoder_alone_scores(self) -> bool:
         """Whether a score is the inner product of the encoder's own embeddings, without modules or tables."""
-        own = type(self).query_vectors, type(self).label_vectors
-        plain = own == (DualEncoder.query_vectors, DualEncoder.label_vectors)
+        vectors = type(self).query_vectors, type(self).label_vectors
+        plain = vectors == (DualEncoder.query_vectors, DualEncoder.label_vectors)
         return (
             plain
             and self.own_score is None
@@ -574,8 +571,8 @@ class DualEncoder(Method):
             self.encoder.write_sentence_layout(directory, self.query_length)
         tensors = {f"modules.{name}": tensor.contiguous() for name, tensor in self.module_tensors().items()}
         if self.encoder.pooling is not None:
-            own = self.encoder.pooling.state_dict()
-            tensors |= {f"{POOLING}{name}": tensor.contiguous() for name, tensor in own.items()}
+            pooling = self.encoder.pooling.state_dict()
+            tensors |= {f"{POOLING}{name}": tensor.contiguous() for name, tensor in pooling.items()}
         tensors["index"] = self.index_LD.contiguous()
         lengths = {"query_length": str(self.query_length), "label_length": str(self.label_length)}
         save_file(tensors, directory / VECTORS, metadata=lengths)
@@ -601,8 +598,8 @@ class DualEncoder(Method):
             tensors = {name: file.get_tensor(name).to(device) for name in names}
         self.query_length, self.label_length = int(lengths["query_length"]), int(lengths.get("label_length", 0))
         if self.encoder.pooling is not None:
-            own = [name for name in tensors if name.startswith(POOLING)]
-            self.encoder.pooling.load_state_dict({name.removeprefix(POOLING): tensors.pop(name) for name in own})
+            names = [name for name in tensors if name.startswith(POOLING)]
+            self.encoder.pooling.load_state_dict({name.removeprefix(POOLING): tensors.pop(name) for name in names})
         self.index_LD = tensors.pop("index")
         self.modules = self.load_modules({name.removeprefix("modules."): tensor for name, tensor in tensors.items()})
 
@@ -671,54 +668,3 @@ def _tokenised(run: Run, kind: str, texts: Texts) -> Callable[[int], object]:
     """A callback that reports how many of `texts`, which are `kind`, are tokenised: of a subset all texts are."""
     total = len(texts.whole if isinstance(texts, TextSubset) else texts)
     return lambda done: run.report(Progress(f"tokenise {kind}", done / total))
-
-
-def _label_groups(method: DualEncoder, train: TrainingData, embeddings: Embeddings) -> np.ndarray | None:
-    """The groups that `label_groups` returns; in a resumed run, on any number of workers, those of its first start.
-
-    Embeddings depend on the number of workers by rounding, and so may the groups; the table rows of a checkpoint are
-    sharded by the first groups. Where workers disagree, worker 0's groups count.
-    """
-    import torch
-
-    from xmcbench.engine.flops import counting
-
-    path = method.run.checkpoint / GROUPS
-    if any(path.parent.glob("step-*")) and path.exists():
-        try:
-            check_manifest(path.parent, [GROUPS])
-            stored_L: np.ndarray = np.load(path, allow_pickle=False)
-        except DamagedFolder as damage:
-            _log.warning("warning: %s; the groups are computed again", damage)
-        else:
-            return stored_L
-    with counting() as own, method.charging.stoppable():
-        groups_L = method.label_groups(train, embeddings)
-    if groups_L is None:
-        return None
-    # Every worker repeats the same work.
-    method.charging.charge({"scoring_flops": own.flops, "module_flops": own.module_flops})
-    workers = method.shard.workers
-    own_L = torch.from_numpy(groups_L.astype(np.int64)).to(default_device())
-    agreed_L: np.ndarray = workers.max(own_L if workers.rank == 0 else torch.zeros_like(own_L)).cpu().numpy()
-    if workers.rank == 0:
-        with atomic_write(path) as file:
-            np.save(file, agreed_L, allow_pickle=False)
-        add_to_manifest(path.parent, GROUPS)
-    return agreed_L
-
-
-def vectors_in_blocks(embeddings_NH: Tensor, ids_N: np.ndarray, vectors: Vectors) -> Tensor:
-    """[N, D] what `vectors` computes from embeddings and ids, `BLOCK` rows at a time to save memory."""
-    block = embeddings_NH[:BLOCK]
-    first = vectors(block, ids_N[:BLOCK])
-    if first is block:  # the embeddings as they are
-        return embeddings_NH
-    if len(ids_N) <= BLOCK:
-        return first
-    computed_ND = first.new_empty(len(ids_N), first.shape[1])
-    computed_ND[:BLOCK] = first
-    for start in range(BLOCK, len(ids_N), BLOCK):
-        rows = slice(start, start + BLOCK)
-        computed_ND[rows] = vectors(embeddings_NH[rows], ids_N[rows])
-    return computed_ND

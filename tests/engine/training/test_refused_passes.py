@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine import dual_encoder
+from xmcbench.engine import timing
 from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.sampling import clusters
 from xmcbench.engine.search.exact import ExactIndex
@@ -143,7 +143,7 @@ def test_a_search_is_predicted_and_not_begun(
 
     found = ExactIndex.top_k
     monkeypatch.setattr(ExactIndex, "top_k", top_k)
-    monkeypatch.setattr(dual_encoder, "SAMPLED_QUERIES", 2)
+    monkeypatch.setattr(timing, "SAMPLED_QUERIES", 2)
     ledger = fit_by(work, toy(small_encoder, negatives="hard"), data, tmp_path, 50.0)
     assert (ledger.steps, ledger.refused_pass) == (3, 1)
     assert searched == [2, 2], "60 queries would take 60 seconds"

@@ -12,7 +12,7 @@ import torch
 from toy import LABELS, QUERIES, UNLABELLED, make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine import dual_encoder
+from xmcbench.engine import vector_blocks
 from xmcbench.engine.embedding_method import NonFiniteLossError
 from xmcbench.trial.budget import Budget, Ledger, TooLargeError
 from xmcbench.trial.facts import Ended
@@ -101,11 +101,13 @@ def test_vectors_are_computed_some_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
         return torch.cat((rows_SH * 2, torch.from_numpy(ids_S)[:, None]), dim=1)
 
     sizes: list[int] = []
-    whole_ND = dual_encoder.vectors_in_blocks(embeddings_NH, ids_N, vectors)
-    monkeypatch.setattr(dual_encoder, "BLOCK", 4)
-    assert torch.equal(dual_encoder.vectors_in_blocks(embeddings_NH, ids_N, vectors), whole_ND)
+    whole_ND = vector_blocks.vectors_in_blocks(embeddings_NH, ids_N, vectors)
+    monkeypatch.setattr(vector_blocks, "BLOCK", 4)
+    assert torch.equal(vector_blocks.vectors_in_blocks(embeddings_NH, ids_N, vectors), whole_ND)
     assert sizes == [10, 4, 4, 2]
-    assert dual_encoder.vectors_in_blocks(embeddings_NH, ids_N, lambda rows, _: rows) is embeddings_NH  # without a copy
+    assert (
+        vector_blocks.vectors_in_blocks(embeddings_NH, ids_N, lambda rows, _: rows) is embeddings_NH
+    )  # without a copy
 
 
 def test_mining_is_charged(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:

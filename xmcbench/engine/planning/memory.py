@@ -24,7 +24,7 @@ import torch
 from xmcbench.data import Texts
 from xmcbench.data.texts import PackedTexts
 from xmcbench.data.tokens import Tokens, micro_batches
-from xmcbench.engine.dual_encoder import BLOCK, DualEncoder
+from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders import build
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops, autocast
@@ -43,6 +43,7 @@ from xmcbench.engine.search.exact import SIZES
 from xmcbench.engine.tables.touched_rows import TouchedRows
 from xmcbench.engine.training.gradient_cache import SavedBytes
 from xmcbench.engine.training.steps import kept_bytes
+from xmcbench.engine.vector_blocks import BLOCK
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.pretrained import HUB
 
