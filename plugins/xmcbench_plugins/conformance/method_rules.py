@@ -1,43 +1,35 @@
-"""The rules of methods, and of those that train on several workers or in micro-batches.
-
-Legend: N queries, k predicted labels.
-"""
+"""The rules of methods, and of those that train on several workers or in micro-batches."""
 
 from __future__ import annotations
 
 import ast
-import inspect
 import random
-import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
-from time import process_time
-from traceback import walk_tb
-from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
 
-from xmcbench.errors import XMCBenchError, place_of
-from xmcbench.evaluation import InvalidPredictions
 from xmcbench.runs.file_guard import Sandbox
 from xmcbench.runs.job import variables
-from xmcbench.runs.predicting import Sample, ask, differs
+from xmcbench.runs.predicting import Sample, ask
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.meter import metering, uncharged_work
-from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
-from xmcbench.trial.provenance import code_files
 from xmcbench.trial.record import why_not_recordable
 from xmcbench.trial.run import Progress, TrainingLog
-from xmcbench_plugins.conformance.rules import BrokenRuleError, NotApplicableError, Subject, require, rule
-from xmcbench_plugins.conformance.smoke import MOST_LINES, Smoke, smoking
-from xmcbench_plugins.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, Fitted, K, TinyTrial
+from xmcbench_plugins.conformance.code_reading import (
+    first_place,
+    has_no_seed,
+    is_global_draw,
+    mutable_parts,
+    reads_environment,
+)
+from xmcbench_plugins.conformance.rules import BrokenRuleError, NotApplicableError, require, rule
+from xmcbench_plugins.conformance.smoke import MOST_LINES
+from xmcbench_plugins.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, K
+from xmcbench_plugins.conformance.tried_method import TriedMethod, require_same
 
 LONGER = Budget(steps=40)  # long enough to learn the tiny data
 UNCHARGED_SECONDS = 1.0  # of processors, which fit may take on tiny data and charge to no stage
@@ -51,86 +43,10 @@ class Interrupted(Exception):
     """Ends a training, as a kill would."""
 
 
-@dataclass
-class MethodSubject(Subject):
-    """A registered method with settings, and a folder to train it in."""
+class MethodSubject(TriedMethod):
+    """The rules that a method is checked by, in their order."""
 
     section = "A method"
-    thing: type[Method]
-
-    def __post_init__(self) -> None:
-        self.trial = TinyTrial(self.thing.name, self.settings, self.folder, ORDINARY)
-        method = self.trial.build()  # wrong settings are an error before any check
-        if reason := method.skip(self.trial.dataset.card):
-            raise XMCBenchError(f"method {self.thing.name!r} cannot be checked here: {reason}")
-
-    @cached_property
-    def files(self) -> tuple[Path, ...]:
-        return code_files("method", self.thing.name)
-
-    @cached_property
-    def smoke(self) -> tuple[Fitted, Smoke]:
-        """The method fitted for the first time, and asked once, and what was seen of it.
-
-        Raises BrokenRuleError where it raises, naming file and line.
-        """
-        modules = [module for module in list(sys.modules.values()) if _file(module) in self.files]
-        with smoking("fit", self.files, modules) as seen, self._called("fit"):
-            fitted = self.trial.fit()
-        with smoking("predict", self.files, modules) as asked, self._called("predict"):
-            ask(fitted.method, list(fitted.dataset.test.texts), K)
-        seen.printed.update(asked.printed)
-        seen.changed += [name for name in asked.changed if name not in seen.changed]
-        return fitted, seen
-
-    @contextmanager
-    def _called(self, call: str) -> Iterator[None]:
-        """Raise BrokenRuleError for what `call` raises, with file and line."""
-        try:
-            yield
-        except BrokenRuleError:
-            raise
-        except InvalidPredictions as problem:
-            raise BrokenRuleError(f"{problem} ({self.place(call)})") from problem
-        except Exception as problem:
-            text = " ".join(f"{type(problem).__name__}: {problem}".split())
-            within = any(Path(frame.f_code.co_filename) in self.files for frame, _ in walk_tb(problem.__traceback__))
-            place = place_of(problem, self.files) if within else self.place(call)  # of a call that never began
-            raise BrokenRuleError(f"{call} raises {text} ({place})") from problem
-
-    def place(self, call: str) -> str:
-        """File and line where the method defines `call`."""
-        function = inspect.unwrap(getattr(self.thing, call))
-        return f"{Path(inspect.getfile(function)).name}:{inspect.getsourcelines(function)[1]}"
-
-    def setting(self, place: str) -> str:
-        """File and line of the setting at a place such as `loss.margins[0]`."""
-        return _line_of_setting(self.thing.Config, re.split(r"[.\[]", place)[0])
-
-    @property
-    def fitted(self) -> Fitted:
-        return self.smoke[0]
-
-    @cached_property
-    def again(self) -> tuple[Fitted, float]:
-        """The method fitted again with the same seed, and the seconds of processors that it charged to no stage."""
-        begun = process_time()
-        fitted = replace(self.trial, name="again").fit()
-        return fitted, process_time() - begun - sum(fitted.log.ledger.stage_cpu_seconds.values())
-
-    def fit_on(self, dataset: str) -> Fitted:
-        """The method fitted on another tiny dataset."""
-        trial = replace(self.trial, dataset_name=dataset)
-        if reason := trial.build().skip(trial.dataset.card):
-            raise NotApplicableError(reason)
-        return trial.fit()
-
-    @cached_property
-    def elsewhere(self) -> Predictions:
-        """The predictions of the trial run in another process, with another hash seed, home and cache."""
-        folder = self.folder / "second"
-        trial = replace(self.trial, name="second process", folder=folder)
-        return trial.run(PYTHONHASHSEED="12345", HOME=str(folder / "home"))
 
     @rule(
         "`fit(train, run)` and `predict(texts, k)` end, and raise nothing, on tiny data.",
@@ -145,7 +61,7 @@ class MethodSubject(Subject):
         config = self.trial.build().config
         require(config.model_config.get("frozen"), f"{type(config).__name__} is not frozen")
         require(config.model_config.get("extra") == "forbid", f"{type(config).__name__} accepts unknown keys")
-        for place, kind in _mutable_parts(config, ""):
+        for place, kind in mutable_parts(config, ""):
             raise BrokenRuleError(f"the setting {place} is a {kind}, which can be changed ({self.setting(place)})")
 
     @rule(
@@ -165,7 +81,7 @@ class MethodSubject(Subject):
     )
     def predictions_are_ranked(self) -> None:
         for k in (K, 1, NUM_LABELS):
-            with self._called("predict"):
+            with self.naming("predict"):
                 found = self.fitted.predict(k)
             for name, array, kind in (("indices", found.indices, np.int32), ("scores", found.scores, np.float32)):
                 wanted = np.dtype(kind).name
@@ -235,7 +151,7 @@ class MethodSubject(Subject):
         train = fitted.dataset.train
         found = ask(fitted.method, list(train.texts), 1).indices[:, 0]
         popular = np.full_like(found, np.argmax(train.targets.sum(axis=0)))
-        hits = [float(train.targets[np.arange(len(found)), own].mean()) for own in (found, popular)]
+        hits = [float(train.targets[np.arange(len(found)), labels].mean()) for labels in (found, popular)]
         texts = f"its best label is right for {hits[0]:.0%} of training queries, the most frequent for {hits[1]:.0%}"
         steps = f"after {fitted.log.ledger.steps} steps" if fitted.log.ledger.steps else "and it counted no step"
         require(hits[0] > hits[1], f"{texts}, {steps} ({self.place('fit')})")
@@ -263,7 +179,7 @@ class MethodSubject(Subject):
     def no_setting_is_read_from_the_environment(self) -> None:
         for path in self.files:
             for node in ast.walk(ast.parse(path.read_bytes())):
-                require(not _reads_environment(node), f"{path.name}:{getattr(node, 'lineno', 0)} reads os.environ")
+                require(not reads_environment(node), f"{path.name}:{getattr(node, 'lineno', 0)} reads os.environ")
 
     @rule("`predict` returns the same whenever it is asked.", "draw nothing at random in predict, change no state")
     def predictions_repeat(self) -> None:
@@ -292,10 +208,10 @@ class MethodSubject(Subject):
         before = random.getstate(), repr(np.random.get_state(legacy=False))  # noqa: NPY002
         again, _ = self.again
         after = random.getstate(), repr(np.random.get_state(legacy=False))  # noqa: NPY002
-        draws = f"fit draws from {{}}{_named(self.files, _is_global_draw)}"
+        draws = f"fit draws from {{}}{first_place(self.files, is_global_draw)}"
         require(before[0] == after[0], draws.format("the module random"))
         require(before[1] == after[1], draws.format("numpy.random"))
-        names = "the first training", f"the second with the same seed{_named(self.files, _has_no_seed)}"
+        names = "the first training", f"the second with the same seed{first_place(self.files, has_no_seed)}"
         require_same(self.fitted.predict(), again.predict(), *names)
 
     @rule(
@@ -330,7 +246,7 @@ class MethodSubject(Subject):
     def the_model_is_saved_without_pickle(self) -> None:
         folder = self.folder / "model"
         folder.mkdir()
-        with self._called("save"):
+        with self.naming("save"):
             self.fitted.method.save(folder)
         paths = [*filter(Path.is_file, sorted(folder.rglob("*")))]
         if (total := sum(path.stat().st_size for path in paths)) > LARGEST_MODEL:
@@ -394,26 +310,14 @@ class MethodSubject(Subject):
     )
     def odd_texts_are_handled(self) -> None:
         fitted = self.fit_on(ODD)
-        with self._called("predict"):
+        with self.naming("predict"):
             fitted.predict()
 
     @rule("A dataset may have a single label.", ODD_REMEDY, after=("seeds-share-nothing", "odd-texts-are-handled"))
     def a_single_label_is_handled(self) -> None:
         fitted = self.fit_on(ONE_LABEL)
-        with self._called("predict"):
+        with self.naming("predict"):
             fitted.predict()
-
-    def _without_dropout(self, name: str, **settings: Any) -> TinyTrial:
-        """The trial with further settings and an encoder without dropout, whose draws depend on micro-batches.
-
-        Raises NotApplicableError for a method without an encoder.
-        """
-        if "micro_batch_tokens" not in self.thing.Config.model_fields:
-            raise NotApplicableError("not a DualEncoder")
-        encoder: Any = self.trial.settings.get("encoder", "tiny")
-        named: Mapping[str, Any] = encoder if isinstance(encoder, Mapping) else {"name": encoder}
-        still = {**named, "dropout": 0.0, "hidden_dropout": 0.0}
-        return replace(self.trial, name=name, settings={**self.trial.settings, "encoder": still, **settings})
 
     @of_dual_encoders(
         "The size of micro-batches changes results only by rounding.",
@@ -421,8 +325,8 @@ class MethodSubject(Subject):
         after=("no-global-generator-is-used",),
     )
     def micro_batches_change_nothing(self) -> None:
-        whole = self._without_dropout("whole").fit()
-        parts = self._without_dropout("parts", micro_batch_tokens=MICRO_BATCH_TOKENS).fit()
+        whole = self.without_dropout("whole").fit()
+        parts = self.without_dropout("parts", micro_batch_tokens=MICRO_BATCH_TOKENS).fit()
         require_same(whole.predict(), parts.predict(), "one batch", "micro-batches")
 
     @of_dual_encoders(
@@ -433,85 +337,6 @@ class MethodSubject(Subject):
     def two_workers_change_nothing(self) -> None:
         if not self.thing.many_workers:
             raise NotApplicableError("many_workers is False")
-        alone = self._without_dropout("alone").fit()
-        together = self._without_dropout("two workers").run(workers=2)
+        alone = self.without_dropout("alone").fit()
+        together = self.without_dropout("two workers").run(workers=2)
         require_same(alone.predict(NUM_LABELS), together, "one worker", "two workers")
-
-
-def _mutable_parts(value: Any, place: str) -> Iterator[tuple[str, str]]:
-    """Place and type of each list, set or model that is not frozen; free-form mappings are left out."""
-    if isinstance(value, list | set):
-        yield place, type(value).__name__
-    elif isinstance(value, BaseModel):
-        if not value.model_config.get("frozen"):
-            yield place, f"{type(value).__name__} that is not frozen"
-        for name in type(value).model_fields:
-            yield from _mutable_parts(getattr(value, name), f"{place}.{name}".lstrip("."))
-    elif isinstance(value, tuple):
-        for number, part in enumerate(value):
-            yield from _mutable_parts(part, f"{place}[{number}]")
-
-
-def _file(module: Any) -> Path | None:
-    return Path(found) if (found := getattr(module, "__file__", None)) else None
-
-
-def _named(files: Iterable[Path], found: Callable[[ast.AST], bool]) -> str:
-    """The first place in the plugin's files where a node of the code is one that is meant, as "; x.py:3 may be why"."""
-    for path in files:
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if found(node):
-                return f"; {path.name}:{getattr(node, 'lineno', 0)} may be why"
-    return ""
-
-
-def _has_no_seed(node: ast.AST) -> bool:
-    """Whether a node makes a generator without a seed, or asks for the time."""
-    if not isinstance(node, ast.Call):
-        return False
-    name = ast.unparse(node.func).rpartition(".")[2]
-    bare = not node.args and not node.keywords
-    return name in ("uuid4", "urandom") or (
-        bare and name in ("default_rng", "Random", "RandomState", "time", "time_ns")
-    )
-
-
-def _is_global_draw(node: ast.AST) -> bool:
-    """Whether a node calls a function of a global generator, as `np.random.rand` or `random.shuffle`."""
-    if not isinstance(node, ast.Call):
-        return False
-    module, _, name = ast.unparse(node.func).rpartition(".")
-    return module in ("np.random", "numpy.random", "random") and name[:1].islower() and name != "default_rng"
-
-
-def _reads_environment(node: ast.AST) -> bool:
-    """Whether a node of Python code is `os.getenv`, `os.environ.get` or a value of `os.environ`."""
-    if isinstance(node, ast.Subscript):
-        return isinstance(node.ctx, ast.Load) and ast.unparse(node.value) == "os.environ"
-    return isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.getenv", "os.environ.get", "os.environ.items")
-
-
-def _line_of_setting(kind: type[BaseModel], name: str) -> str:
-    """File and line of a field of a model; empty where its source is not to be had."""
-    for owner in kind.__mro__:
-        if name in vars(owner).get("__annotations__", {}):
-            with suppress(OSError, TypeError):
-                lines, start = inspect.getsourcelines(owner)
-                own = next((n for n, line in enumerate(lines) if line.strip().startswith((f"{name}:", f"{name} :"))), 0)
-                return f"{Path(inspect.getfile(owner)).name}:{start + own}"
-    return ""
-
-
-def require_same(first: Predictions, second: Predictions, one: str, other: str) -> None:
-    """Raise `BrokenRuleError` if predictions [N, k] differ by more than rounding; `one` and `other` name them."""
-    require(
-        first.indices.shape == second.indices.shape,
-        f"{one} gives the shape {first.indices.shape}, {other} {second.indices.shape}",
-    )
-    wrong_N = differs(first, second)
-    if wrong_N.any():
-        row = int(np.argmax(wrong_N))
-        raise BrokenRuleError(
-            f"{int(wrong_N.sum())} of {len(wrong_N)} queries differ between {one} and {other}; query {row} gets "
-            f"{first.indices[row, :3].tolist()}, then {second.indices[row, :3].tolist()}"
-        )
