@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from xmcbench.reporting.answer import closing, main_tables
+from xmcbench.reporting.compared_rows import Resampled
 from xmcbench.reporting.leaderboard_text import answer
-from xmcbench.reporting.make_rows import Resampled
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import About, Group, Leaderboard, View
 from xmcbench.trial.budget import Budget

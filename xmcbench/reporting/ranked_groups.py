@@ -12,16 +12,10 @@ from types import MappingProxyType
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.make_rows import (
-    Resampled,
-    is_unlimited,
-    measured_rows,
-    merged_rows,
-    newest_versions,
-    with_difference,
-    with_uncertainty,
-)
+from xmcbench.reporting.compared_rows import Resampled, with_difference, with_uncertainty
+from xmcbench.reporting.make_rows import is_unlimited, measured_rows, newest_versions
 from xmcbench.reporting.notes import POPULAR, is_below_popular, notes_of
+from xmcbench.reporting.printed_rows import merged_rows
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Group, Leaderboard, Reproduced, Row, Source, View, cell, column_name, grouped
 from xmcbench.reporting.text_table import folded

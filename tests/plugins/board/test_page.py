@@ -17,8 +17,8 @@ from reporting.made import record
 
 from xmcbench.evaluation.comparison import across_datasets
 from xmcbench.evaluation.significance import difference, samples
+from xmcbench.reporting.compared_rows import Resampled
 from xmcbench.reporting.curated import Findings, methods
-from xmcbench.reporting.make_rows import Resampled
 from xmcbench.reporting.published import published_rows
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Leaderboard, View

@@ -29,9 +29,9 @@ from xmcbench.evaluation.analysis import Analysis
 from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.registry import own_version
 from xmcbench.reporting.claims import FINDINGS, ClaimFile, Regime
+from xmcbench.reporting.compared_rows import Resampled
 from xmcbench.reporting.curated import dataset_facts, findings, title_of
 from xmcbench.reporting.describe import describe, for_people, metric_rows, reproducing_suite, summary
-from xmcbench.reporting.make_rows import Resampled
 from xmcbench.reporting.notes import CHECKED
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Leaderboard

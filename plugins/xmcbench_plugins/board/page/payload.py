@@ -14,8 +14,8 @@ from typing import Any
 
 from xmcbench.evaluation.analysis import DECILES, Analysis
 from xmcbench.evaluation.significance import Sample, difference, rank_intervals, samples, tied_with_best
+from xmcbench.reporting.compared_rows import Resampled
 from xmcbench.reporting.curated import Findings, NamedMethod, methods, title_of
-from xmcbench.reporting.make_rows import Resampled
 from xmcbench.reporting.notes import PAGE, again_mark, notes_of
 from xmcbench.reporting.ranked_groups import unfolded
 from xmcbench.reporting.rows import (
