@@ -30,12 +30,62 @@ from xmcbench.runs.terminal import echo, listing, patience
 if TYPE_CHECKING:
     from xmcbench.runs.executor import Executor
     from xmcbench.runs.plan import PlannedTrial
-    from xmcbench.runs.runner import Runner, Settings
+    from xmcbench.runs.runner import Runner
     from xmcbench.suite.tuning import Tune
     from xmcbench.teachers.costs import Price
     from xmcbench.tracking.tracker import Tracker
     from xmcbench.trial.record import Record
     from xmcbench.trial.trial import Trial
+
+AllowNetwork = Annotated[
+    bool, Option("--allow-network", help="Run methods that connect to other hosts without asking first.")
+]
+Retry = Annotated[bool, Option("--retry", help="Run failed trials again.")]
+Changed = Annotated[bool, Option("--changed", help="Run trials again if the code of their plugin has changed since.")]
+Trackers = Annotated[
+    list[str] | None,
+    Option(
+        metavar="NAME", help="Also log to a tracker, as tensorboard, mlflow or wandb.", autocompletion=tracker_names
+    ),
+]
+Debug = Annotated[bool, Option("--debug", help="Run in this process and show tracebacks.")]
+PluginFiles = Annotated[
+    list[Path] | None,
+    Option("--plugin", metavar="FILE", help="A Python file with a plugin that is not installed. May be repeated."),
+]
+ExecutorName = Annotated[
+    str,
+    Option(
+        metavar="NAME",
+        help="Where trials run: local (subprocesses of this machine) or ray (a Ray cluster).",
+        autocompletion=executor_names,
+    ),
+]
+Parallel = Annotated[
+    int | None,
+    Option(
+        min=1,
+        metavar="N",
+        help="Trials that run at the same time on this machine. Their seconds are not ranked.",
+        show_default="1, or one for each GPU",
+    ),
+]
+WorkersOfTrial = Annotated[int | None, Option(min=1, metavar="N", help="Worker processes per trial.", show_default="1")]
+GpusPerWorker = Annotated[
+    float | None, Option(min=0, metavar="N", help="GPUs per worker; 0 hides all.", show_default="1 if there are GPUs")
+]
+RayAddress = Annotated[
+    str | None,
+    Option(
+        metavar="ADDRESS",
+        help="Ray: local starts a cluster on this machine, auto finds one; or ray://HOST:PORT.",
+        show_default="local",
+    ),
+]
+RayStorage = Annotated[
+    str | None, Option(metavar="URL", help="Ray: storage that all nodes can reach, if they cannot reach the store.")
+]
+SHORT = 8  # characters of a key among several
 
 
 def run(
@@ -49,63 +99,18 @@ def run(
     data: DataDir = Path("data"),
     store: StoreDir = Path("results"),
     teacher_price: TeacherPrice = None,
-    allow_network: Annotated[
-        bool, Option("--allow-network", help="Run methods that connect to other hosts without asking first.")
-    ] = False,
-    retry: Annotated[bool, Option("--retry", help="Run failed trials again.")] = False,
-    changed: Annotated[
-        bool, Option("--changed", help="Run trials again if the code of their plugin has changed since.")
-    ] = False,
-    track: Annotated[
-        list[str] | None,
-        Option(
-            metavar="NAME", help="Also log to a tracker, as tensorboard, mlflow or wandb.", autocompletion=tracker_names
-        ),
-    ] = None,
-    debug: Annotated[bool, Option("--debug", help="Run in this process and show tracebacks.")] = False,
-    plugins: Annotated[
-        list[Path] | None,
-        Option(
-            "--plugin",
-            metavar="FILE",
-            help="A Python file with a plugin that is not installed. May be repeated.",
-        ),
-    ] = None,
-    executor: Annotated[
-        str,
-        Option(
-            metavar="NAME",
-            help="Where trials run: local (subprocesses of this machine) or ray (a Ray cluster).",
-            autocompletion=executor_names,
-        ),
-    ] = "local",
-    parallel: Annotated[
-        int | None,
-        Option(
-            min=1,
-            metavar="N",
-            help="Trials that run at the same time on this machine. Their seconds are not ranked.",
-            show_default="1, or one for each GPU",
-        ),
-    ] = None,
-    workers: Annotated[
-        int | None, Option(min=1, metavar="N", help="Worker processes per trial.", show_default="1")
-    ] = None,
-    gpus_per_worker: Annotated[
-        float | None,
-        Option(min=0, metavar="N", help="GPUs per worker; 0 hides all.", show_default="1 if there are GPUs"),
-    ] = None,
-    address: Annotated[
-        str | None,
-        Option(
-            metavar="ADDRESS",
-            help="Ray: local starts a cluster on this machine, auto finds one; or ray://HOST:PORT.",
-            show_default="local",
-        ),
-    ] = None,
-    storage: Annotated[
-        str | None, Option(metavar="URL", help="Ray: storage that all nodes can reach, if they cannot reach the store.")
-    ] = None,
+    allow_network: AllowNetwork = False,
+    retry: Retry = False,
+    changed: Changed = False,
+    track: Trackers = None,
+    debug: Debug = False,
+    plugins: PluginFiles = None,
+    executor: ExecutorName = "local",
+    parallel: Parallel = None,
+    workers: WorkersOfTrial = None,
+    gpus_per_worker: GpusPerWorker = None,
+    address: RayAddress = None,
+    storage: RayStorage = None,
 ) -> None:
     """Run the trials of a suite that are not in the store yet, then print the suite's leaderboard.
 
@@ -114,7 +119,7 @@ def run(
     """
     from xmcbench.plugins.registry import add_files, registry
     from xmcbench.runs.plan import exit_code
-    from xmcbench.runs.runner import Settings
+    from xmcbench.runs.runner import Runner, Settings
     from xmcbench.suite.resources import Share
     from xmcbench.teachers.costs import Price
 
@@ -137,67 +142,67 @@ def run(
         command=sys.argv,
     )
     trackers = [registry().thing("tracker", name)(store) for name in dict.fromkeys(track or ())]
-    runner, records = _run(settings, dry_run, trackers, Price.parse(teacher_price), allow_network, note=True)
-    if runner.suite.tables or runner.suite.equal:
-        from xmcbench.api import function_of
-
-        echo("\n" + function_of("tables")(runner.suite, [(record.trial, record) for record in records], runner.store))
-    raise Exit(exit_code(records))
-
-
-def _run(
-    settings: Settings,
-    dry_run: bool,
-    trackers: Sequence[Tracker] = (),
-    price: Price | None = None,
-    allow_network: bool = False,
-    note: bool = False,
-) -> tuple[Runner, list[Record]]:
-    """Print the plan of a suite, run it unless this is a dry run, and print the leaderboard.
-
-    With a `note` on changes of the code that are not in git: these trials cannot be submitted.
-    """
-    from xmcbench.runs.plan import network_note
-    from xmcbench.runs.runner import Runner
-
+    price, before = Price.parse(teacher_price), _edited(settings.suite)
     with patience("opening datasets, planning"):
-        read = _edited(settings.suite)
         runner = Runner(settings)
         plan = runner.plan()
         print_plan(runner, plan, price)
     if dry_run:
         raise Exit
-    if (reached := network_note(runner.to_run(plan))) and not allow_network:
-        if not sys.stdin.isatty():
-            raise XMCBenchError(f"{reached}: expected --allow-network")
-        confirm("Run them?", abort=True)
-    from xmcbench.api import board_of
-    from xmcbench.runs.progress import display, tracked
-    from xmcbench.runs.tuning import run_plan
-    from xmcbench.trial.provenance import uncommitted
+    from xmcbench.api import board_of, function_of  # a dry run needs neither
 
-    runs = bool(runner.to_run(plan))
-    with patience("planning how many trials run at once"):
-        if runs and runner.why_parallel:
-            echo(f"note: {runner.why_parallel}\n", err=True)
-    if note and runs and (files := uncommitted()):
-        others = f" and {len(files) - 1} more" if len(files) > 1 else ""
-        echo(f"note: git has uncommitted changes ({files[0]}{others}): these trials cannot be submitted\n", err=True)
-    try:
-        with display() as shown, tracked(shown, trackers) as events:
-            records = run_plan(runner, plan, events)
-    except KeyboardInterrupt:
-        echo("interrupted: the next run resumes unfinished trials", err=True)
-        raise Exit(INTERRUPTED) from None
+    _ask_about_hosts(runner, plan, allow_network)
+    _print_notes(runner, plan)
+    records = _run(runner, plan, trackers)
     with patience("comparing the trials"):
         board = board_of(records, runner.suite.metrics, runner.store)
     echo(f"\n{board}")
-    if _edited(settings.suite) != read:
+    if _edited(settings.suite) != before:
         echo(
             f"note: {settings.suite} was edited during the run: these are the trials of the suite before the edit",
             err=True,
         )
-    return runner, records
+    if runner.suite.tables or runner.suite.equal:
+        echo("\n" + function_of("tables")(runner.suite, [(record.trial, record) for record in records], runner.store))
+    raise Exit(exit_code(records))
+
+
+def _ask_about_hosts(runner: Runner, plan: Sequence[PlannedTrial], allowed: bool) -> None:
+    """Ask whether methods that connect to other hosts may run. Raises XMCBenchError where there is no one to ask."""
+    from xmcbench.runs.plan import network_note
+
+    if allowed or not (reached := network_note(runner.to_run(plan))):
+        return
+    if not sys.stdin.isatty():
+        raise XMCBenchError(f"{reached}: expected --allow-network")
+    confirm("Run them?", abort=True)
+
+
+def _print_notes(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
+    """Print why several trials run at once, and that trials of code which is not in git cannot be submitted."""
+    from xmcbench.trial.provenance import uncommitted
+
+    if not runner.to_run(plan):
+        return
+    with patience("planning how many trials run at once"):
+        if runner.why_parallel:
+            echo(f"note: {runner.why_parallel}\n", err=True)
+    if files := uncommitted():
+        others = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        echo(f"note: git has uncommitted changes ({files[0]}{others}): these trials cannot be submitted\n", err=True)
+
+
+def _run(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tracker]) -> list[Record]:
+    """Run a plan and show its progress. Where it is interrupted, say so and exit."""
+    from xmcbench.runs.progress import display, tracked
+    from xmcbench.runs.tuning import run_plan
+
+    try:
+        with display() as shown, tracked(shown, trackers) as events:
+            return run_plan(runner, plan, events)
+    except KeyboardInterrupt:
+        echo("interrupted: the next run resumes unfinished trials", err=True)
+        raise Exit(INTERRUPTED) from None
 
 
 def _edited(suite: Path) -> tuple[int, int]:
@@ -240,15 +245,12 @@ def _tuning(tune: Tune, trials: Sequence[Trial], entries: Mapping[str, str]) -> 
     return f"tuned first: {samples}, budget {budget}; about {trainings} trainings before the {len(trials)} below\n"
 
 
-SHORT = 8  # characters of a key among several
-
-
 def plan_table(plan: Sequence[PlannedTrial]) -> str:
     """A line for each trial; seeds for which the same is done share one, with the beginnings of their keys."""
     same: dict[tuple[str, ...], list[Trial]] = {}
     for planned in plan:
-        own = planned.trial.label, planned.trial.dataset, str(planned.action), planned.reason
-        same.setdefault(own, []).append(planned.trial)
+        line = planned.trial.label, planned.trial.dataset, str(planned.action), planned.reason
+        same.setdefault(line, []).append(planned.trial)
     rows = []
     for (label, dataset, action, reason), trials in same.items():
         keys = [trial.key if len(trials) == 1 else trial.key[:SHORT] for trial in trials]

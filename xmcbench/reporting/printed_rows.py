@@ -103,13 +103,9 @@ def _preference(result: Result) -> tuple[bool, bool, bool, int]:
 
     Of one paper's results the first one comes first, since sorting is stable.
     """
-    introduced = any(row.introduced for row in result)
-    return (
-        not introduced,
-        all(row.misprint for row in result),
-        any(row.split for row in result),
-        0 if introduced else -len(result),
-    )
+    others = not any(row.introduced for row in result)
+    misprinted, split = all(row.misprint for row in result), any(row.split for row in result)
+    return others, misprinted, split, -len(result) if others else 0
 
 
 def _shown(results: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row:
