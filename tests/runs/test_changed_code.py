@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.bench import Bench
@@ -15,6 +16,7 @@ from xmcbench.files.manifest import checked_folder
 from xmcbench.plugins.registry import plugin_package, registry
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.runs.saved_model import load_saved_model, saved_model
+from xmcbench.runs.tuning import run_plan
 from xmcbench.trial import code, provenance
 from xmcbench_plugins.board.acceptance import outdated, problems
 
@@ -73,6 +75,25 @@ def test_seeds_of_two_codes_are_two_rows_and_the_older_one_is_marked(bench: Benc
     bench.run(bench.suite(own, seeds=[0, 1, 2]), debug=True)
     rows = leaderboard(bench.store.records()).groups[0].rows
     assert {row.seeds: bool(row.older) for row in rows} == {(0, 1): True, (2,): False}
+
+
+def test_samples_of_two_codes_are_not_compared(bench: Bench) -> None:
+    """A tuning goes on after the plugin was edited: its samples are in the store, some of them of older code."""
+    tune = {"space": {"ok": {"strength": {"low": 0.5, "high": 2.0}}}, "num_samples": 3, "budget": {"steps": 2}}
+    suite = bench.suite(["fake-ok"], selection={"queries": 5, "metric": "P@1"}, tune=tune)
+
+    def tuned(**settings: Any) -> set[str]:
+        runner = bench.runner(suite, debug=True, **settings)
+        run_plan(runner, runner.plan(), bench.heard)
+        return {own.code for own in bench.store.records() if own.trial.held_out_only}
+
+    assert len(tuned()) == 1
+    lost = next(own for own in bench.store.records() if own.trial.held_out_only)
+    bench.store.drop_record(lost.key)
+    edit(bench)
+    with pytest.raises(XMCBenchError, match="samples of ok on fake-20 are of code .* and code .*: `xmcbench run --cha"):
+        tuned()
+    assert len(tuned(changed=True)) == 1
 
 
 def test_a_worker_notes_the_code_that_it_imported(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

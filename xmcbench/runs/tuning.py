@@ -27,6 +27,7 @@ from xmcbench.files.regular import read_regular
 from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.runner import Runner
 from xmcbench.suite.tuning import REPEATS, Range, Tune
+from xmcbench.trial.alike import code_name
 from xmcbench.trial.facts import worth
 from xmcbench.trial.method import build_method
 from xmcbench.trial.record import SCORED, Record
@@ -118,10 +119,11 @@ def choose(
 ) -> Search:
     """Tune the trial `base` of the method that the suite calls `entry`; `run` runs the samples.
 
-    Raises XMCBenchError if no sample has a metric to choose by.
+    Raises XMCBenchError if no sample has a metric to choose by, and if samples are of several codes of the method.
     """
     search = Search(base, tune, entry, resolve, journal)
     run(search)
+    search.check_codes()
     search.choose()
     return search
 
@@ -238,6 +240,16 @@ class Search:
         for sample in self.journal.samples:
             sample.repeats = [record.key for record in sample.again]
         self.journal.write(self._path)
+
+    def check_codes(self) -> None:
+        """Raise XMCBenchError where the method's code changed between samples: their order says nothing then."""
+        every = (record for sample in self.journal.samples for record in (*sample.records, *sample.again))
+        codes = sorted({code_name(record) for record in every if record.status in SCORED})
+        if len(codes) > 1:
+            raise XMCBenchError(
+                f"tune: samples of {self.base.label} on {self.base.dataset} are of {' and '.join(codes)}: "
+                "`xmcbench run --changed --retry` trains the older ones again"
+            )
 
     def choose(self) -> None:
         """Choose the best sample: the best mean among those that were trained again."""

@@ -84,7 +84,8 @@ def tune(
         searched = Path(folder) / "tune.yaml"
         _write(suite, searched)
         with patience("opening the dataset, planning"):
-            runner = Runner(Settings(suite=searched, data=data, store=store, retry=True, command=sys.argv))
+            settings = Settings(suite=searched, data=data, store=store, retry=True, changed=True, command=sys.argv)
+            runner = Runner(settings)
             choosing = Choosing(runner, minutes, samples, started)
         _print_plan(choosing, minutes)
         if dry_run:
