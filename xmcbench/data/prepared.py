@@ -25,7 +25,8 @@ from xmcbench.data.texts import PackedTexts, repeated
 from xmcbench.data.tracks import MARK, derived_source
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.files.manifest import DamagedFolder, check_cached_folder, open_or_make
-from xmcbench.plugins.registry import registry
+from xmcbench.plugins.code import code_of
+from xmcbench.plugins.registry import plugin_package, registry
 
 
 def default_data_dir() -> Path:
@@ -137,10 +138,17 @@ def _places(name: str, data_dir: Path | str | None, cache_dir: Path | str | None
 
 
 def prepared_directory(source: Source, data_dir: Path, cache_dir: Path) -> Path:
-    """The folder of the prepared copy; its name has a hash of the files' fingerprint and the card."""
-    content = [PREPARED_VERSION, source.draft.model_dump(mode="json"), source.fingerprint(data_dir)]
+    """The folder of the prepared copy; its name has a hash of the card, the fingerprint and a third party's code."""
+    content = [PREPARED_VERSION, source.draft.model_dump(mode="json"), source.fingerprint(data_dir), *_codes(source)]
     digest = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     return cache_dir / "datasets" / f"{source.name}-{digest}"
+
+
+def _codes(source: Source) -> list[str]:
+    """The digest of the code of the plugin that makes the data, or what they are derived from; none of xmcbench."""
+    modules = [kind.__module__ for kind in type(source).__mro__ if registry().origin_of(kind.__module__)]
+    own = [code_of(tuple(dict.fromkeys(map(plugin_package, modules)))).digest] if modules else []
+    return [*own, *(_codes(source.base) if source.base else ())]
 
 
 def source_folders(source: Source, data_dir: Path, cache_dir: Path) -> tuple[Path, ...]:

@@ -1,7 +1,7 @@
 """The code, versions, hardware and command that a trial ran with. The fixed part is collected once per process.
 
 A result also depends on the code of a plugin, but its key only has the version that the plugin's author raises. With
-the digest of that code (`xmcbench/trial/code.py`) in the record a change is noticed whose author forgot to raise the
+the digest of that code (`xmcbench/plugins/code.py`) in the record a change is noticed whose author forgot to raise the
 version.
 """
 
@@ -21,8 +21,8 @@ from typing import Any
 
 from xmcbench.data.pairs import usable_cores
 from xmcbench.files.secrets import redacted
+from xmcbench.plugins.code import Code, code_of, code_of_source
 from xmcbench.plugins.registry import OWN, registry
-from xmcbench.trial.code import Code, code_of, code_of_source
 from xmcbench.trial.record_fields import CODE_FORM
 from xmcbench.trial.trial import Trial
 

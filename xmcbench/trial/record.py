@@ -105,7 +105,7 @@ class Record(Frozen):
     metrics: dict[str, Fraction] = Field(default_factory=dict)  # by name ("P@1")
     intervals: dict[str, tuple[Fraction, Fraction]] = Field(default_factory=dict)  # 95 %, bootstrap over test queries
     metric_version: Count = 0  # of the definitions in `xmcbench.evaluation`
-    # By name: digests of the code of evaluators that plugins define (`xmcbench.trial.code`).
+    # By name: digests of the code of evaluators that plugins define (`xmcbench.plugins.code`).
     evaluators: dict[str, str] = Field(default_factory=dict, exclude_if=not_)
     # Names of evaluators of its metrics and its curve whose lower values are better.
     lower_is_better: tuple[str, ...] = Field(default=(), exclude_if=not_)

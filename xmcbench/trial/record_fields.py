@@ -65,7 +65,7 @@ class Git(TypedDict, total=False):
     dirty: bool
 
 
-CODE_FORM = 2  # how digests of code are made (`xmcbench.trial.code`); those of another form are not comparable
+CODE_FORM = 2  # how digests of code are made (`xmcbench.plugins.code`); those of another form are not comparable
 
 
 class PluginCode(TypedDict):

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xmcbench.trial import code
-from xmcbench.trial.code import code_of, code_of_source
+from xmcbench.plugins import code
+from xmcbench.plugins.code import code_of, code_of_source
 
 PLUGIN = '''"""A method."""
 from __future__ import annotations
