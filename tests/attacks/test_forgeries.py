@@ -9,10 +9,11 @@ import pytest
 from fakes.bench import Bench
 from plugins.board.test_submission import CLEAN, keep, submit
 
-from xmcbench.trial.packed import Packed, add_packed, packed_path
+from xmcbench.trial.packed import Packed
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record, encode
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
+from xmcbench_plugins.board.packing import add_packed, packed_path
 
 
 @pytest.fixture

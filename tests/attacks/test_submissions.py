@@ -23,9 +23,10 @@ from fakes.bench import Bench
 from plugins.board.test_submission import CLEAN
 
 from xmcbench.cli import main
-from xmcbench.trial.packed import LINES, PACK, add_packed, packed_path
+from xmcbench.trial.packed import LINES, PACK
 from xmcbench.trial.record import Record, encode
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
+from xmcbench_plugins.board.packing import add_packed, packed_path
 
 
 @pytest.fixture

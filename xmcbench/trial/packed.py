@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.atomic import atomic_write
 from xmcbench.files.regular import open_regular, read_regular, with_names_once
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
@@ -33,9 +31,9 @@ RECORDS_BYTES = 50_000_000  # of one file, or of one record
 PACK_BYTES = 1_000_000_000
 LINES, PACK = ".jsonl", ".safetensors"
 UNNAMED = "other"  # the file of records whose suite has no name that a file can have
-_OF_TRIAL = ("label", "method", "seed")  # fields of the trial that a line begins with, and
-_OF_RECORD = ("metrics", "key")  # of the record after them
-_JSON = TypeAdapter(Any)  # writes numbers as record files have them
+OF_TRIAL = ("label", "method", "seed")  # fields of the trial that a line begins with, and
+OF_RECORD = ("metrics", "key")  # of the record after them
+RECORD_JSON = TypeAdapter(Any)  # writes numbers as record files have them
 
 
 @dataclass(frozen=True)
@@ -111,82 +109,15 @@ class Packed:
         So it is in an installed xmcbench. They are of the mean over all seeds of its configuration. Raises
         XMCBenchError and OSError.
         """
-        if key not in self.records or (place := self.records[key].path).with_suffix(PACK).exists():
+        if key not in self.records or (path := self.records[key].path).with_suffix(PACK).exists():
             return None
-        own = _pack(compact_path(self.root, place.parent.name), lambda name: key in name.split()).values()
-        return next((np.concatenate([half, -half], axis=1) for half in own), None)
-
-
-def packed_path(root: Path, record: Record) -> Path:
-    """The file that holds the record: one for each dataset and suite."""
-    return root / _file_name(record.trial.dataset) / f"{_file_name(record.suite)}{LINES}"
+        halves = _pack(compact_path(self.root, path.parent.name), lambda keys: key in keys.split()).values()
+        return next((np.concatenate([half, -half], axis=1) for half in halves), None)
 
 
 def compact_path(root: Path, dataset: str) -> Path:
     """The file of the compact resamples of a dataset's trials."""
-    return root / f"{_file_name(dataset)}{PACK}"
-
-
-def add_packed(root: Path, trials: Iterable[tuple[Record, bytes, Mapping[str, bytes]]]) -> list[Path]:
-    """Add trials (record, record file, result files by name), in place of those of the same keys.
-
-    Returns the files of their lines, which are written last. One process at a time may write.
-    """
-    known = Packed(root)
-    lines: dict[Path, dict[str, bytes]] = defaultdict(dict)
-    for key, own in known.records.items():
-        lines[own.path][key] = own.line
-    keys: dict[str, Path] = {}  # of the trials, with the files that get them
-    arrays: dict[Path, dict[str, np.ndarray]] = defaultdict(dict)
-    changed: set[Path] = set()
-    for record, content, files in trials:
-        if before := known.records.get(record.key):
-            lines[before.path].pop(record.key, None)
-            changed.add(before.path)
-        path = keys[record.key] = packed_path(root, record)
-        lines[path][record.key] = line_of(content)
-        arrays[path] |= {f"{record.key}/{name}": np.frombuffer(own, np.uint8) for name, own in files.items()}
-    for path in changed | set(keys.values()):
-        stay = lines[path].keys() - keys.keys()
-        stored = known.arrays(path.with_suffix(PACK))
-        kept = {name: own for name, own in stored.items() if name.partition("/")[0] in stay}
-        write_arrays(path.with_suffix(PACK), kept | arrays[path])
-        if not lines[path]:
-            path.unlink(missing_ok=True)
-            continue
-        with atomic_write(path) as file:
-            file.write(b"".join(line + b"\n" for line in sorted_lines(lines[path].values())))
-    return list(dict.fromkeys(keys.values()))
-
-
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write arrays as a safetensors file; none: remove it."""
-    from safetensors.numpy import save
-
-    if not arrays:
-        path.unlink(missing_ok=True)
-        return
-    with atomic_write(path) as file:
-        file.write(save(dict(sorted(arrays.items()))))
-
-
-def sorted_lines(lines: Iterable[bytes]) -> list[bytes]:
-    """The lines by method, label, seed and key."""
-
-    def order(line: bytes) -> tuple[str, str, int, str]:
-        fields = json.loads(line)
-        return str(fields["method"]), str(fields["label"]), int(fields["seed"]), str(fields["key"])
-
-    return sorted(lines, key=order)
-
-
-def line_of(content: bytes, files: Mapping[str, str] | None = None) -> bytes:
-    """The line of a record file, with the digests of its files where the record does not hold them."""
-    record: dict[str, Any] = json.loads(content)
-    trial = record["trial"]
-    first = {name: trial.pop(name) for name in _OF_TRIAL} | {name: record.pop(name) for name in _OF_RECORD}
-    digest = {"digest": record.pop("digest")}
-    return _JSON.dump_json(first | record | ({"files": dict(files)} if files else {}) | digest)
+    return root / f"{file_name(dataset)}{PACK}"
 
 
 def record_of(line: bytes) -> tuple[str, bytes, dict[str, str]]:
@@ -199,9 +130,9 @@ def record_of(line: bytes) -> tuple[str, bytes, dict[str, str]]:
         raise ValueError(f"key: found {key!r:.40}, expected 16 hexadecimal digits")
     if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
         raise ValueError("files: expected digests by name")
-    trial = fields["trial"] | {name: fields.pop(name) for name in _OF_TRIAL if name in fields}
+    trial = fields["trial"] | {name: fields.pop(name) for name in OF_TRIAL if name in fields}
     record = fields | {"trial": _ordered(trial, Trial.model_fields)}
-    return key, _JSON.dump_json(_ordered(record, [*Record.model_fields, "digest"]), indent=1) + b"\n", files
+    return key, RECORD_JSON.dump_json(_ordered(record, [*Record.model_fields, "digest"]), indent=1) + b"\n", files
 
 
 def _ordered(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -209,7 +140,8 @@ def _ordered(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: fields[name] for name in names if name in fields} | dict(fields)
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
+    """The name of a dataset or suite as a file can have it."""
     return name if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", name) else UNNAMED
 
 

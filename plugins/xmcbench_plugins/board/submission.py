@@ -22,10 +22,11 @@ from xmcbench.evaluation import dataset_hits, find_evaluators, resampled_metrics
 from xmcbench.evaluation.bootstrap import RESAMPLES, compact_resamples, intervals
 from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.reporting.rows import grouped
-from xmcbench.trial.packed import PACK, Packed, add_packed, compact_path, packed_path, sorted_lines, write_arrays
+from xmcbench.trial.packed import PACK, Packed, compact_path
 from xmcbench.trial.predictions import STORED
 from xmcbench.trial.record import Record, encode
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store, StoreError, resampled_file
+from xmcbench_plugins.board.packing import add_packed, packed_path, sorted_lines, write_arrays
 
 LARGEST = 1_000_000  # bytes of a file
 LOCK = "accepted"

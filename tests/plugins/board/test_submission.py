@@ -21,11 +21,12 @@ from scipy.sparse import csr_matrix, save_npz
 
 from xmcbench.data import load
 from xmcbench.plugins.registry import registry
-from xmcbench.trial.packed import add_packed, compact_path, packed_path
+from xmcbench.trial.packed import compact_path
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record, Status, encode
 from xmcbench.trial.store import MODEL, PREDICTIONS, RESAMPLED, Store
 from xmcbench_plugins.board.acceptance import outdated, problems
+from xmcbench_plugins.board.packing import add_packed, packed_path
 from xmcbench_plugins.board.review import verify
 from xmcbench_plugins.board.submission import LARGEST, shortened
 
