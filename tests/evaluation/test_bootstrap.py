@@ -4,29 +4,22 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.evaluation import (
-    DEFAULT_METRICS,
     MetricTerms,
     dataset_hits,
-    decile_bins,
     find_hits,
-    label_bins,
-    rank,
     resampled_metrics,
     score,
 )
 from xmcbench.evaluation.bootstrap import RESAMPLES, intervals, resample, resampled_sums
-from xmcbench.evaluation.comparison import compare, compare_rows
 from xmcbench.evaluation.evaluator import EVALUATORS
 from xmcbench.evaluation.significance import Sample, difference, tied_with_best
-from xmcbench.trial.predictions import Predictions
 
 from .cases import Case, cases
+from .drawn import made, predicted
 
 BUILT_IN = {evaluator.name: evaluator for evaluator in EVALUATORS}
 
@@ -144,59 +137,6 @@ def test_chance_is_not_significant_and_signs_are_symmetric() -> None:
 
 
 # Two trials -------------------------------------------------------------------------------------------------------
-
-
-def made(num_queries: int = 120, num_labels: int = 30) -> Dataset:
-    rng = np.random.default_rng(5)
-    train, test = (sp.csr_array((rng.random((n, num_labels)) < 0.1).astype(np.float32)) for n in (400, num_queries))
-    card = DatasetCard(
-        name="made", num_train=400, num_test=num_queries, num_labels=num_labels, content_hash="c" * 64, head_at_least=41
-    )
-    nothing = sp.csr_array((num_queries, num_labels), dtype=np.float32)
-    labels = [f"label {i}" for i in range(num_labels)]
-    texts = [f"text {i}" for i in range(num_queries)]
-    return Dataset(card, Split(texts * 4, train), Split(texts, test), labels, nothing, nothing)
-
-
-def predicted(dataset: Dataset, quality: float, seed: int) -> Predictions:
-    rng = np.random.default_rng(seed)
-    shape = dataset.test.targets.shape
-    scores = rng.random(shape) + quality * dataset.test.targets.toarray()
-    return rank(np.tile(np.arange(shape[1]), (shape[0], 1)), scores, 20)
-
-
-def test_a_comparison_adds_up() -> None:
-    dataset = made()
-    better, worse = predicted(dataset, 0.8, 1), predicted(dataset, 0.3, 2)
-    bins = {"regimes": label_bins(dataset.card, dataset.train.targets), "deciles": decile_bins(dataset.train.targets)}
-    names = [name for name in DEFAULT_METRICS if name != "R@100"]
-    found = compare((better, worse), dataset, names, BUILT_IN, bins, 5)
-    figures = [score(dataset_hits(each, dataset), names, BUILT_IN) for each in (better, worse)]
-    for each in found.metrics:
-        assert (each.first, each.second) == (figures[0][each.name], figures[1][each.name])
-        assert each.difference.value == each.first - each.second
-    for parts in found.breakdowns.values():
-        assert sum(part.first for part in parts) == pytest.approx(figures[0]["P@5"])
-        assert sum(part.difference.value for part in parts) == pytest.approx(figures[0]["P@5"] - figures[1]["P@5"])
-    assert found.change.sum() / (5 * len(better)) == pytest.approx(figures[0]["P@5"] - figures[1]["P@5"])
-    gained, lost = found.most_changed(4)
-    assert found.change[gained].min() >= np.sort(found.change)[-4]
-    assert (found.change[lost] < 0).all()
-
-
-def test_what_is_kept_of_each_trial_gives_the_same_answer_as_both_predictions() -> None:
-    dataset = made()
-    trials = predicted(dataset, 0.8, 1), predicted(dataset, 0.3, 2)
-    kept = tuple(resampled_metrics(dataset_hits(each, dataset), ["P@1", "PSP@5"], BUILT_IN) for each in trials)
-    figures = tuple(score(dataset_hits(each, dataset), ["P@1", "PSP@5"], BUILT_IN) for each in trials)
-    rows = (
-        {name: Sample((0,), np.array([own[name]]), stored[name][None]) for name in own}
-        for own, stored in zip(figures, kept, strict=True)
-    )
-    together = compare(trials, dataset, ["P@1", "PSP@5"], BUILT_IN, {}, 5).metrics
-    for apart, own in zip(compare_rows(*rows), together, strict=True):
-        assert (apart.name, apart.first, apart.second) == (own.name, own.first, own.second)
-        assert apart.difference.interval == pytest.approx(own.difference.interval, abs=1e-7)
 
 
 def test_an_evaluator_that_says_nothing_of_queries_has_no_interval() -> None:

@@ -62,11 +62,12 @@ def compared(
     """What `xmcbench.compare` returns, and the command prints."""
     from xmcbench.api import Compared
     from xmcbench.data import load
-    from xmcbench.evaluation import comparison, find_evaluators
+    from xmcbench.evaluation import find_evaluators
     from xmcbench.evaluation.analysis import partitions
     from xmcbench.evaluation.evaluator import stored_predictions
     from xmcbench.reporting.find import described, find_seeds
     from xmcbench.trial.store import Store
+    from xmcbench_plugins.analysis import comparing
     from xmcbench_plugins.analysis.compared import (
         changed_queries,
         comparable_metrics,
@@ -86,11 +87,11 @@ def compared(
     except XMCBenchError as problem:
         dataset, missing = None, f"no breakdown and no example queries: {problem}"
     if dataset is None:  # the metrics alone, from their stored values on resamples, over all seeds
-        found = comparison.compare_stored(place, *sides, names)
+        found = comparing.compare_stored(place, *sides, names)
         answer = verdict([record.trial.label for record in records], found)
         return Compared(tuple(found), (comparison_table(sides, called, found),), answer, missing=missing)
     predictions = stored_predictions(place, records[0], dataset), stored_predictions(place, records[1], dataset)
-    both = comparison.compare(predictions, dataset, names, find_evaluators(names), partitions(dataset), k)
+    both = comparing.compare(predictions, dataset, names, find_evaluators(names), partitions(dataset), k)
     parts = [compared_table(f"P@{k} by {name}", "labels", part) for name, part in both.breakdowns.items()]
     examples = tuple(changed_queries(both, dataset, predictions, queries)) if queries else ()
     tables = (comparison_table(sides, called, both.metrics), *parts)

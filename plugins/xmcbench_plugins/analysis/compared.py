@@ -8,12 +8,13 @@ from textwrap import shorten
 
 from xmcbench.data import Dataset
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.evaluation.comparison import ComparedMetric, Comparison
+from xmcbench.evaluation.comparison import ComparedMetric
 from xmcbench.reporting.notes import LOWER
 from xmcbench.reporting.text_table import TextTable, percent_interval, printable
 from xmcbench.reporting.words import enumeration, number
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
+from xmcbench_plugins.analysis.comparing import Comparison
 
 
 def _seeds(first: Sequence[Record], second: Sequence[Record]) -> str:
