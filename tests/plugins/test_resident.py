@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from toy import LABELS, make_run
 
-from xmcbench import registry
+from xmcbench import registry, search
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine import dual_encoder
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
@@ -22,6 +22,7 @@ def made(kind: str, encoder: str) -> Any:
     given: dict[str, Any] = {
         "dexml": dual,
         "sparse-ranker": {"first": first},
+        "memory": {"first": first, "similarity": "l2"},
         "fuse": {"parts": [first, {"method": "popular"}], "held_out": 20},
         "untrained": {"encoder": {"name": encoder}},
     }
@@ -29,7 +30,7 @@ def made(kind: str, encoder: str) -> Any:
     return method(method.Config.model_validate(given[kind]))
 
 
-@pytest.mark.parametrize("kind", ["dexml", "sparse-ranker", "fuse"])
+@pytest.mark.parametrize("kind", ["dexml", "sparse-ranker", "memory", "fuse"])
 def test_many_requests_copy_no_tokenizer_and_build_no_index(
     kind: str, data: TrainingData, small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,7 +38,7 @@ def test_many_requests_copy_no_tokenizer_and_build_no_index(
     method.fit(data, make_run(tmp_path, {"steps": 10}))
     once = method.predict(data.texts, 5)
     work: Counter[str] = Counter()
-    for where, name in ((TextTokenizer, "backend"), (dual_encoder, "build_index")):
+    for where, name in ((TextTokenizer, "backend"), (dual_encoder, "build_index"), (search, "build_index")):
         plain = getattr(where, name)
 
         def counted(*given: Any, plain: Any = plain, name: str = name) -> Any:
@@ -53,8 +54,11 @@ def test_many_requests_copy_no_tokenizer_and_build_no_index(
     assert work == {"build_index": 2}, "nothing is kept after the block"
 
 
-def test_a_label_that_is_added_while_resident_is_ranked(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
-    method = made("untrained", small_encoder)
+@pytest.mark.parametrize("kind", ["untrained", "memory"])
+def test_a_label_that_is_added_while_resident_is_ranked(
+    kind: str, data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    method = made(kind, small_encoder)
     method.fit(data, make_run(tmp_path, {"steps": 1}))
     with method.resident():
         method.add_labels(["a wholly new one"])

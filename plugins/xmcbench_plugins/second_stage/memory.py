@@ -9,6 +9,8 @@ Legend: N training queries, L labels, M = L + N keys, D dimensions; C queries of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -60,6 +62,7 @@ class Memory(SecondStage):
     config: Memory.Config
     memory_ND: Tensor
     targets: scipy.sparse.csr_array  # [N, L] of the queries in the memory
+    _kept: tuple[search.Index, scipy.sparse.csr_array] | None = None  # what `predict` searches, while resident
 
     @property
     def saved_texts(self) -> str:
@@ -85,29 +88,50 @@ class Memory(SecondStage):
         first, temperature = self.first, self.config.temperature
         with first.inference():
             queries_ND = first.query_vectors(first.embed_texts(texts))
-            keys_MD = torch.cat([first.index_LD, self.memory_ND])
-        if self.config.similarity == "l2":  # minus half the squared distance, but for a constant of the query
-            keys_MD = torch.cat([keys_MD, -0.5 * keys_MD.square().sum(1, keepdim=True)], dim=1)
+        if self.config.similarity == "l2":
             queries_ND = torch.cat([queries_ND, torch.ones_like(queries_ND[:, :1])], dim=1)
             temperature /= 2
-        index, values_ML = search.build_index(keys_MD), self._values()
-        parts = []
+        index, values_ML = self._kept or self._searched()
+        num_keys, parts = values_ML.shape[0], []
         for queries_CD in queries_ND.split(CHUNK):
-            near = index.top_k(queries_CD, min(self.config.keys, len(keys_MD)))
+            near = index.top_k(queries_CD, min(self.config.keys, num_keys))
             weights_CB = np.exp((near.scores - near.scores[:, :1]) / temperature)
             weights_CB /= weights_CB.sum(axis=1, keepdims=True)
             ends = np.arange(len(near) + 1) * near.k
-            shape = len(near), len(keys_MD)
+            shape = len(near), num_keys
             weights_CM = scipy.sparse.csr_array((weights_CB.ravel(), near.indices.ravel(), ends), shape)
             scores_CL = scipy.sparse.csr_array(weights_CM @ values_ML)
             scores_CL.eliminate_zeros()  # labels of keys without a weight
             parts.append(evaluation.rank_sparse(scores_CL, k))
         return Predictions(np.concatenate([p.indices for p in parts]), np.concatenate([p.scores for p in parts]))
 
+    @contextmanager
+    def resident(self) -> Iterator[None]:
+        """Within the block one index of the keys answers all calls of `predict`, until labels are added.
+
+        The first method's own index is not built: it is not searched.
+        """
+        self._kept = self._searched()
+        try:
+            yield
+        finally:
+            self._kept = None
+
     def add_labels(self, texts: data.Texts) -> None:
         """The new labels have keys of their own, and no training query."""
+        self._kept = None
         self.first.add_labels(texts)
         self.targets.resize(self.targets.shape[0], len(self.first.index_LD))
+
+    def _searched(self) -> tuple[search.Index, scipy.sparse.csr_array]:
+        """An index of the keys, and their values [M, L]."""
+        import torch
+
+        with self.first.inference():
+            keys_MD = torch.cat([self.first.index_LD, self.memory_ND])
+        if self.config.similarity == "l2":  # minus half the squared distance, but for a constant of the query
+            keys_MD = torch.cat([keys_MD, -0.5 * keys_MD.square().sum(1, keepdim=True)], dim=1)
+        return search.build_index(keys_MD), self._values()
 
     def _values(self) -> scipy.sparse.csr_array:
         """[M, L] what a key adds to the score of each label."""
