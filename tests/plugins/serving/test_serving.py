@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 from urllib.parse import urlencode
 
@@ -246,16 +246,33 @@ def test_a_missing_package_is_one_line(
 
 def test_the_command_serves_until_it_is_interrupted(bench: Bench) -> None:
     key = bench.run(bench.suite(["fake-ok"]), debug=True)["ok"].key
-    command = [sys.executable, "-m", "xmcbench", "serve", key, "--port", "0", *bench.places]
+    with commanded(bench, key, "fake-20/ok") as port:
+        assert len(labels(port, text="a label", limit=4)) == 4
+        assert json.loads(ask(port, "", "/", "GET")[1])["name"] == "fake-20/ok"
+
+
+def test_the_command_serves_fused_trials(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run(bench.suite(["fake-ok", "fake-rare"]), debug=True)
+    assert told(capsys, "fuse", "ok", "rare", "--as", "both", *bench.places)[0] == 0
+    asked = ("predict", "both", "--text", "a label", "-k", "4", "--format", "json", *bench.places)
+    (wanted,) = json.loads(told(capsys, *asked)[1])
+    with commanded(bench, "both", "fake-20/both") as port:
+        for _ in range(2):
+            assert labels(port, text="a label", limit=4) == [one["label"] for one in wanted["labels"]]
+
+
+@contextmanager
+def commanded(bench: Bench, run: str, name: str) -> Iterator[int]:
+    """The port at which `xmcbench serve` answers for a run without calibration, until it is interrupted."""
+    command = [sys.executable, "-m", "xmcbench", "serve", run, "--port", "0", *bench.places]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
             assert process.stderr.readline().startswith("scores are no probabilities: ")
             said = process.stderr.readline()
-            found = re.fullmatch(r"fake-20/ok: http://127.0.0.1:(\d+)/suggest; Ctrl\+C ends it\n", said)
-            assert found
-            assert len(labels(int(found[1]), text="a label", limit=4)) == 4
-            assert json.loads(ask(int(found[1]), "", "/", "GET")[1])["name"] == "fake-20/ok"
+            found = re.fullmatch(rf"{name}: http://127.0.0.1:(\d+)/suggest; Ctrl\+C ends it\n", said)
+            assert found, said
+            yield int(found[1])
             process.send_signal(signal.SIGINT)
             assert process.stderr.read() == "ended\n"
             assert process.wait() == 0
