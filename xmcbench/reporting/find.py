@@ -29,11 +29,11 @@ def find_seeds(store: Store, name: str) -> list[Record]:
 
     Raises XMCBenchError as `find_trial` does.
     """
-    found = find_trials(store, name)
-    if len({record.trial.but_seed for record in found}) > 1:
-        _only(found, name)
-    newest = newest_code(found)
-    if others := len(found) - len(newest):
+    matches = find_trials(store, name)
+    if len({record.trial.but_seed for record in matches}) > 1:
+        _only(matches, name)
+    newest = newest_code(matches)
+    if others := len(matches) - len(newest):
         _log.warning(
             "warning: %s: only %s is used; %d trials of other code are left out", name, code_name(newest[0]), others
         )
@@ -89,32 +89,39 @@ def _candidates(store: Store, name: str, seed: int | None) -> list[Record]:
     records = {record.key: record for record in store.records()}
     if not records:
         raise XMCBenchError(f"{store.root}: no records yet; `xmcbench run SUITE` creates them")
-    if name in records:
-        found = [records[name]]
-    else:
-        names = _names(records)
-        found = [own for key, own in records.items() if name in names[key] or (name and key.startswith(name))]
-    if not found:
+    matches = [records[name]] if name in records else _named(records, name)
+    if not matches:
         known = {f"{record.trial.dataset}/{record.trial.label}" for record in records.values()}
         raise XMCBenchError(f"{store.root}: no trial is called {name!r}{suggest(name, known)}")
-    if seed is not None and not any(record.trial.seed == seed for record in found):
-        seeds = ", ".join(str(each) for each in sorted({record.trial.seed for record in found}))
+    if seed is not None and not any(record.trial.seed == seed for record in matches):
+        seeds = ", ".join(str(each) for each in sorted({record.trial.seed for record in matches}))
         raise XMCBenchError(f"--seed {seed}: found trials with the seeds {seeds}")
-    return [record for record in found if seed in (None, record.trial.seed)]
+    return [record for record in matches if seed in (None, record.trial.seed)]
 
 
-def _only(found: list[Record], name: str) -> Record:
-    if len(found) > 1:
-        listed = "\n".join(f"  {described(record)}" for record in found)
-        raise XMCBenchError(f"{name!r} matches {len(found)} trials, expected the key of one:\n{listed}")
-    return found[0]
+def _only(matches: list[Record], name: str) -> Record:
+    if len(matches) > 1:
+        listed = "\n".join(f"  {described(record)}" for record in matches)
+        raise XMCBenchError(f"{name!r} matches {len(matches)} trials, expected the key of one:\n{listed}")
+    return matches[0]
 
 
-def _names(records: dict[str, Record]) -> dict[str, set[str]]:
-    """The names of each trial, other than its key."""
-    names = {key: {record.trial.label} for key, record in records.items()}
-    for group in leaderboard(records.values()).groups:
-        for row in group.rows:  # labels that distinguish trials with the same suite label
-            for key in row.keys:
-                names[key].add(row.label)
-    return {key: own | {f"{records[key].trial.dataset}/{name}" for name in own} for key, own in names.items()}
+def _named(records: dict[str, Record], name: str) -> list[Record]:
+    """The trials whose key begins with `name`, or whose label in the suite it is, else those of rows of that label.
+
+    A leaderboard is made only for the latter: its labels tell trials with the same suite label apart.
+    """
+
+    def is_called(record: Record, label: str) -> bool:
+        return name in (label, f"{record.trial.dataset}/{label}")
+
+    matches = [
+        record
+        for key, record in records.items()
+        if (name and key.startswith(name)) or is_called(record, record.trial.label)
+    ]
+    if matches:
+        return matches
+    rows = [row for group in leaderboard(records.values()).groups for row in group.rows]
+    keys = {key for row in rows for key in row.keys if is_called(records[key], row.label)}
+    return [record for key, record in records.items() if key in keys]

@@ -159,14 +159,14 @@ def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> l
             echo(f"{record.key}: accepted before, in {accepted.place(record.key)}")
             known.add(record.trial.dataset)
             continue
-        own = [*acceptance.outdated(record), *acceptance.problems(record)]
-        own += submission.differences(store, record, checker.dataset(record.trial.dataset))
-        own += submission.resampling(store, record)
-        if not own:
+        wrong = [*acceptance.outdated(record), *acceptance.problems(record)]
+        wrong += submission.differences(store, record, checker.dataset(record.trial.dataset))
+        wrong += submission.resampling(store, record)
+        if not wrong:
             costs = checker.recount(record)
-            own = costs.problems
-        if own:
-            problems += [f"not submitted: {record.key}: {problem}" for problem in own]
+            wrong = costs.problems
+        if wrong:
+            problems += [f"not submitted: {record.key}: {problem}" for problem in wrong]
         else:
             good.append(record)
             echo(f"{record.key}: {len(record.metrics)} metrics recomputed, costs {costs}")
@@ -210,18 +210,18 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
     checked = []
     for record in records:
         try:
-            own, recomputed = _check_one(store, record, checker)
+            wrong, recomputed = _check_one(store, record, checker)
         except StoreError as problem:
-            own, recomputed = [str(problem)], False
-        own += contradictions.get(record.key, [])
+            wrong, recomputed = [str(problem)], False
+        wrong += contradictions.get(record.key, [])
         new = before.get(record.key) != record
-        own += acceptance.outdated(record) if base and new else ()
-        costs = checker.recount(record) if new and not own else None
-        own += costs.problems if costs else []
-        again = None if own else verifications.of(store, record)
-        seconds = processor_time(record, records) if costs and not own else None
+        wrong += acceptance.outdated(record) if base and new else ()
+        costs = checker.recount(record) if new and not wrong else None
+        wrong += costs.problems if costs else []
+        again = None if wrong else verifications.of(store, record)
+        seconds = processor_time(record, records) if costs and not wrong else None
         shown = "; ".join(str(part) for part in (costs, seconds) if part)
-        checked.append(review.Checked(record, tuple(own), recomputed, again, shown))
+        checked.append(review.Checked(record, tuple(wrong), recomputed, again, shown))
     problems = unread + [f"{store.place(one.record.key)}: {problem}" for one in checked for problem in one.problems]
     recounted = sum(one.recomputed for one in checked)
     echo(f"{folder}: {len(trials)} trials, metrics of {recounted} recomputed, {len(problems)} problems")
@@ -246,14 +246,14 @@ def _check_one(store: Store, record: Record, checker: _Checker) -> tuple[list[st
     except UnknownNameError as problem:
         return [*problems, str(problem)], False
     try:
-        own = checker.dataset(record.trial.dataset)
+        dataset = checker.dataset(record.trial.dataset)
     except XMCBenchError as problem:
         echo(f"{store.place(record.key)}: metrics not recomputed: {problem}")
         return problems, False
-    if source.of_machine and own.card.content_hash != record.trial.dataset_hash:
+    if source.of_machine and dataset.card.content_hash != record.trial.dataset_hash:
         echo(f"{store.place(record.key)}: metrics not recomputed: {source.name} of this machine is other data")
         return problems, False
     shared = read_statistics(prepared_directory(source, checker.data, default_cache_dir())).test_texts_in_train
     if record.code_digest and record.test_texts_in_train != shared:
         problems.append(f"it says that {record.test_texts_in_train} test texts are in the training part, {shared} are")
-    return problems + list(submission.differences(store, record, own)), predicted
+    return problems + list(submission.differences(store, record, dataset)), predicted
