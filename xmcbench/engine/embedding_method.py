@@ -100,7 +100,7 @@ class EmbeddingMethod(DualEncoder):
         """Derive batch, rate and schedules of mining from data and budget (`xmcbench.engine.training.defaults`)."""
         given = super().following(given, data, budget)
         config = cls.Config.model_validate(given)
-        own = config.model_dump(exclude=set(config.unused()))
+        settings = config.model_dump(exclude=set(config.unused()))
         encoder, size, more = config.encoder.name, config.batch_size, {}
         if not cls.not_planned:
             labels_of_step = partial(cls.labels_of_step, config, data.labels)
@@ -108,10 +108,10 @@ class EmbeddingMethod(DualEncoder):
                 least = defaults.STEPS[defaults.kind(encoder)] if cls.least_steps is None else cls.least_steps
                 size = defaults.batch_size(size, least, data, budget, labels_of_step)
             epochs = defaults.epochs_of(budget, data, size, labels_of_step(size))
-            more = defaults.schedules(own, epochs, size, pays="encoder_tokens" in budget.spending())
+            more = defaults.schedules(settings, epochs, size, pays="encoder_tokens" in budget.spending())
             more |= cls.in_few_epochs if epochs < defaults.LONG else {}
-        found = {"batch_size": size, "learning_rate": defaults.learning_rate(encoder, size)} | more
-        return {name: value for name, value in found.items() if name in own.keys() - given.keys()} | given
+        derived = {"batch_size": size, "learning_rate": defaults.learning_rate(encoder, size)} | more
+        return {name: value for name, value in derived.items() if name in settings.keys() - given.keys()} | given
 
     @classmethod
     def needs_annotations(cls, config: Method.Config) -> bool:  # noqa: ARG003
@@ -150,11 +150,11 @@ class EmbeddingMethod(DualEncoder):
         return {"epochs": epochs, "steps": epochs * data.queries / size, **first}
 
     def idle_parts(self, spent: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-        own, epochs = self.config.model_dump(exclude=set(self.config.unused())), spent.get("epochs", math.inf)
+        values, epochs = self.config.model_dump(exclude=set(self.config.unused())), spent.get("epochs", math.inf)
         return {
-            f"{part} ({start} is {own[start]}, in a training of {epochs:.3g} epochs)": settings
+            f"{part} ({start} is {values[start]}, in a training of {epochs:.3g} epochs)": settings
             for part, (start, settings) in SCHEDULED.items()
-            if start in own and own[start] >= epochs
+            if start in values and values[start] >= epochs
         }
 
     @property
@@ -204,9 +204,9 @@ class EmbeddingMethod(DualEncoder):
 
     def training_sampler(self, train: TrainingData, seed: int) -> Sampler:
         """The sampler that `sampler` makes, or the registered one that the settings name."""
-        own, name = self.sampler(train, seed), self.named_sampler(self.config)
+        own_sampler, name = self.sampler(train, seed), self.named_sampler(self.config)
         if not name:
-            return own
+            return own_sampler
         made: Sampler = registry().thing("sampler", name)(train, batch_size=self.config.batch_size, seed=seed)
         return made
 
@@ -397,22 +397,22 @@ class Training:
         method.modules.train()
         coarse = tensor_float32(method.config.precision == "bf16")
         with ledger.between_checks(run.budget), ledger.stage("train"), coarse:
-            with counting() as own:
+            with counting() as counted:
                 batch = self.batches.batch(self.epoch, self.index)
                 embedded = self.embedder.embed(batch, derive_seed(run.seed, "dropout", ledger.steps))
                 # Every worker draws alike: what all workers do to the queries must agree.
                 seed_random(derive_seed(run.seed, "loss", ledger.steps), embedded.queries_BD.device)
                 loss = method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share)
-                forward = own.module_flops
+                forward = counted.module_flops
                 # Kernels that multiply nothing are not worth watching.
                 with nullcontext() if forward or self.backward_multiplies else by_formula():
                     loss.backward()  # type: ignore[no-untyped-call]
             if self.backward_multiplies and not forward:
-                self.backward_multiplies = own.module_flops > 0
+                self.backward_multiplies = counted.module_flops > 0
             for cached in embedded.cached:
                 cached.backward()
             lengths = method.queries.lengths, method.labels.lengths if method.encodes_labels else None
-            method.charging.charge(method.charging.step_cost(embedded.whole, *lengths, own))
+            method.charging.charge(method.charging.step_cost(embedded.whole, *lengths, counted))
             self._advance()
             # The step's place on the schedule is its middle: neither the first nor the last step has rate 0.
             rate = warmup_linear((before + min(1.0, self.spent())) / 2, method.config.warmup)
@@ -434,11 +434,11 @@ class Training:
         method, observes = self.method, self.sampler.observes
         if not observes and type(method).after_step is EmbeddingMethod.after_step:
             return
-        with torch.no_grad(), counting() as own:
+        with torch.no_grad(), counting() as counted:
             if observes:
                 self.sampler.observe(embedded.whole, *self.embedder.mining_vectors(embedded))
             method.after_step(embedded.share, embedded.queries_BD.detach(), embedded.labels_SD.detach())
-        method.charging.counts(own)
+        method.charging.counts(counted)
 
     def _advance(self) -> None:
         """Move on to the next batch, of the next epoch after the last one."""

@@ -187,8 +187,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     [0.03, 0.06, 0.06]
     """
     corrected, largest = [0.0] * len(p_values), 0.0
-    for place, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
+    for smaller, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        largest = max(largest, min(1.0, (len(p_values) - smaller) * p_values[index]))
         corrected[index] = largest
     return corrected
 
@@ -207,24 +207,24 @@ class Relation(StrEnum):
     UNDECIDED = "undecided"
 
 
-def relation_shown(found: Estimate, significant: bool, margin: float = 0.0) -> Relation:
+def relation_shown(estimate: Estimate, significant: bool, margin: float = 0.0) -> Relation:
     """What a difference says: `significant` after the correction for all that it is looked at together with.
 
     Two configurations are equal where two one-sided tests at 5 % each find the difference within `margin`, a fraction.
     Without a margin no two are.
     """
     if significant:
-        return Relation.ABOVE if found.value > 0 else Relation.BELOW
-    return Relation.EQUAL if margin and found.equivalence_margin <= margin else Relation.UNDECIDED
+        return Relation.ABOVE if estimate.value > 0 else Relation.BELOW
+    return Relation.EQUAL if margin and estimate.equivalence_margin <= margin else Relation.UNDECIDED
 
 
 def tied_with_best(rows: Sequence[Sample], *, lower_is_better: bool = False) -> list[bool]:
     """Of each row, whether it is not the one with the best mean, and not significantly different from it."""
-    rows = [own.negative for own in rows] if lower_is_better else rows
+    rows = [sample.negative for sample in rows] if lower_is_better else rows
     best = max(range(len(rows)), key=lambda row: rows[row].mean)
     others = [row for row in range(len(rows)) if row != best]
-    found = significant_together([difference(rows[best], rows[row]) for row in others])
-    tied = {row for row, significant in zip(others, found, strict=True) if not significant}
+    decided = significant_together([difference(rows[best], rows[row]) for row in others])
+    tied = {row for row, significant in zip(others, decided, strict=True) if not significant}
     return [row in tied for row in range(len(rows))]
 
 
@@ -233,13 +233,13 @@ def rank_intervals(rows: Sequence[Sample], *, lower_is_better: bool = False) -> 
 
     All intervals hold together with 95 % (Mohamad, Goeman and van Zwet, 2019). Rank 1 is that of the best mean.
     """
-    rows = [own.negative for own in rows] if lower_is_better else rows
+    rows = [sample.negative for sample in rows] if lower_is_better else rows
     pairs = list(combinations(range(len(rows)), 2))
     differences = [difference(rows[first], rows[second]) for first, second in pairs]
     above, below = [0] * len(rows), [0] * len(rows)  # significantly better rows than each, and worse ones
-    for (first, second), found, significant in zip(pairs, differences, significant_together(differences), strict=True):
+    for (first, second), apart, significant in zip(pairs, differences, significant_together(differences), strict=True):
         if significant:
-            better, worse = (first, second) if found.value > 0 else (second, first)
+            better, worse = (first, second) if apart.value > 0 else (second, first)
             above[worse] += 1
             below[better] += 1
     return [(1 + better, len(rows) - worse) for better, worse in zip(above, below, strict=True)]

@@ -150,16 +150,16 @@ def _grouped(problems: Sequence[str], noun: str) -> str:
 def archive(store: Path) -> Archive:
     """The records of accepted submissions and of the user's store; of a trial in both, the user's record."""
     folders = [place for place in (published.ACCEPTED, store) if place.exists()]
-    found = Archive({}, {})
+    both = Archive({}, {})
     if folders:  # without records numpy need not be imported
         from xmcbench.trial.store import Store
 
         for place in map(Store, folders):
             with uncollected():
-                own = {record.key: record for record in place.records()}
-            found.records.update(own)
-            found.places.update(dict.fromkeys(own, place))
-    return found
+                records = {record.key: record for record in place.records()}
+            both.records.update(records)
+            both.places.update(dict.fromkeys(records, place))
+    return both
 
 
 @contextmanager

@@ -84,7 +84,7 @@ def brief(record: Record, store: Path | None = None) -> Sections:
     main = {name: config[name] for name in CONFIG_FACTS if isinstance(config.get(name), FACTS)}
     encoder = config.get("encoder")
     title = f"{record.trial.dataset}/{record.trial.label}, seed {record.trial.seed}: {record.status}"
-    usual = {name: own for name, own in record.metrics.items() if name in USUAL_METRICS[record.trial.track]}
+    usual = {name: value for name, value in record.metrics.items() if name in USUAL_METRICS[record.trial.track]}
     metrics = usual or record.metrics
     left_out = {
         "metric": len(record.metrics) - len(metrics),
@@ -125,7 +125,7 @@ def _costs(record: Record) -> dict[str, Any]:
         for name, called in ASKED.items()
         if counted.get(name)
     }
-    stages = {name: own for name, own in counted.get("stage_seconds", {}).items() if own >= 0.05}
+    stages = {name: seconds for name, seconds in counted.get("stage_seconds", {}).items() if seconds >= 0.05}
     told = ", ".join(f"{stage} {seconds:,.1f}" for stage, seconds in stages.items())
     return costs | ({"wall-clock seconds": told} if told else {})
 
@@ -136,16 +136,18 @@ def _known(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sections(facts: Mapping[str, Mapping[str, Any]]) -> Sections:
     """The non-empty sections as printable texts, nested facts by dotted name."""
-    texts = {title: [(printable(name), printable(text)) for name, text in _flat(own)] for title, own in facts.items()}
-    return {printable(title): own for title, own in texts.items() if own}
+    texts = {
+        title: [(printable(name), printable(text)) for name, text in _flat(section)] for title, section in facts.items()
+    }
+    return {printable(title): lines for title, lines in texts.items() if lines}
 
 
 def summary(record: Record) -> str:
     """What the record is of, in a line."""
     trial = record.trial
     first = next(iter(record.metrics), "")
-    found = f"{first} {100 * record.metrics[first]:.2f}" if first else str(record.status)
-    text = f"{found}, seed {trial.seed}, budget {budget_text(trial.budget.limits())}, suite {record.suite}"
+    outcome = f"{first} {100 * record.metrics[first]:.2f}" if first else str(record.status)
+    text = f"{outcome}, seed {trial.seed}, budget {budget_text(trial.budget.limits())}, suite {record.suite}"
     return printable(text + (f", {record.ended[:10]}" if record.ended else ""))
 
 
@@ -175,9 +177,9 @@ def for_people(record: Record) -> Sections:
 def _rounded(value: object) -> object:
     """A number that is not whole, or those in a tree, with four digits."""
     if isinstance(value, dict):
-        return {name: _rounded(own) for name, own in value.items()}
+        return {name: _rounded(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [_rounded(own) for own in value]
+        return [_rounded(part) for part in value]
     return float(f"{value:.4g}") if isinstance(value, float) and value < 1000 else value
 
 

@@ -83,9 +83,9 @@ def answer(
     hashes = {(group.dataset, group.dataset_hash) for group in shown if group.dataset_hash}
     ambiguous = len(hashes) > len({dataset for dataset, _ in hashes})
     several = closing_first and len(shown) > 1
-    sentences = [f"{title(own, ambiguous)}: {closing(own)}" if several else closing(own) for own in shown]
+    sentences = [f"{title(group, ambiguous)}: {closing(group)}" if several else closing(group) for group in shown]
     texts = [render_notes([printable(sentence)], "table", width) for sentence in sentences]
-    tables = [render_tables([group_table(own, ambiguous)], "table", width) for own in shown]
+    tables = [render_tables([group_table(group, ambiguous)], "table", width) for group in shown]
     pairs = zip(tables, texts, strict=True)
     parts = ["\n".join(texts), *tables] if closing_first else ["\n\n".join(pair) for pair in pairs]
     printed = NEWS | {*below}
@@ -93,7 +93,7 @@ def answer(
     notes = [note for note in notes_of(shown) if note.about in printed]
     whole = replace(board, groups=tuple(groups), noted=notes_of(shown))
     rest = [f"{marks}." if marks else "", what_else(whole, shown, printed)]
-    last = [_notes(notes, "table", width), render_notes([own for own in rest if own], "table", width)]
+    last = [_notes(notes, "table", width), render_notes([note for note in rest if note], "table", width)]
     return "\n\n".join(filter(None, [*parts, *last]))
 
 
@@ -105,11 +105,11 @@ def tables_to_show(
         return [_summary(board)]
     groups = [_named(group) for group in board.groups]
     shown, noted = groups if every else main_tables(groups), NEWS | {*below}
-    *others, last = [replace(group_table(own), notes=(closing(own),)) for own in shown]
+    *others, last = [replace(group_table(group), notes=(closing(group),)) for group in shown]
     marks = "" if About.READING in noted else legend(shown)
     notes = [printable(note.text) for note in notes_of(shown) if note.about in noted]
     rest = what_else(replace(board, groups=tuple(groups), noted=notes_of(shown)), shown, noted)
-    return [*others, replace(last, notes=[own for own in (*last.notes, *notes, marks, rest) if own])]
+    return [*others, replace(last, notes=[note for note in (*last.notes, *notes, marks, rest) if note])]
 
 
 def summary(board: Leaderboard, width: int | None = None) -> str:
@@ -168,7 +168,9 @@ def _named(group: Group, *, everyone: bool = False) -> Group:
     """The group with methods by their names in papers: of accepted rows, or also of the user's."""
     ours = [row.accepted or (everyone and row.source != "published") for row in group.rows]
     rows = zip(group.rows, ours, strict=True)
-    return replace(group, rows=tuple(replace(row, method=row.called, variant="") if own else row for row, own in rows))
+    return replace(
+        group, rows=tuple(replace(row, method=row.called, variant="") if by_paper else row for row, by_paper in rows)
+    )
 
 
 def title(group: Group, show_hash: bool = False) -> str:

@@ -49,24 +49,24 @@ def processor_time(record: Record, others: Iterable[Record]) -> ProcessorTime | 
 
     None where its counts or its seconds are unknown, or fewer than `FEWEST` of the others, with other labels, predict.
     """
-    own = _counts(record)
+    counts = _counts(record)
     known = [(other.suite, numbers) for other in others if _predicts(other, record) and (numbers := _counts(other))]
     beside = [numbers for suite, numbers in known if suite == record.suite]  # most likely of the same machine
-    found = beside if len(beside) >= FEWEST else [numbers for _, numbers in known]
-    if own is None or len(found) < FEWEST:
+    measured = beside if len(beside) >= FEWEST else [numbers for _, numbers in known]
+    if counts is None or len(measured) < FEWEST:
         return None
-    seconds_R, counts_RC = (np.array(part, float) for part in zip(*found, strict=True))
+    seconds_R, counts_RC = (np.array(part, float) for part in zip(*measured, strict=True))
     scale_C = np.maximum(counts_RC.max(axis=0), 1.0)
     shares_RC = counts_RC / scale_C / seconds_R[:, None]  # relative errors: short trials say as much as long ones
     weights_C, _ = nnls(shares_RC, np.ones(len(seconds_R)))
-    predicted = float(np.array(own[1], float) / scale_C @ weights_C)
-    return ProcessorTime(own[0], predicted, len(found)) if predicted > 0 else None
+    predicted = float(np.array(counts[1], float) / scale_C @ weights_C)
+    return ProcessorTime(counts[0], predicted, len(measured)) if predicted > 0 else None
 
 
 def _predicts(other: Record, record: Record) -> bool:
     """Whether `other` says what the counts of `record` take: all its operations follow from formulas."""
-    trial, own = other.trial, record.trial
-    if (trial.dataset, trial.track) != (own.dataset, own.track) or trial.label == own.label:
+    trial, judged = other.trial, record.trial
+    if (trial.dataset, trial.track) != (judged.dataset, judged.track) or trial.label == judged.label:
         return False
     if _encoder(other) != _encoder(record):
         return False
@@ -91,14 +91,14 @@ def _counts(record: Record) -> tuple[float, list[float]] | None:
 
 def processor_table(named: Iterable[tuple[str, Record]], others: Sequence[Record]) -> TextTable | None:
     """A line for each trial whose processor time others predict; None where none is."""
-    found = [(name, time) for name, record in named if (time := processor_time(record, others))]
-    if not found:
+    times = [(name, time) for name, record in named if (time := processor_time(record, others))]
+    if not times:
         return None
     rows = tuple(
-        (name, f"{own.seconds:,.1f}", f"{own.predicted:,.1f}", f"{own.share:.2f}", str(own.trials))
-        for name, own in found
+        (name, f"{time.seconds:,.1f}", f"{time.predicted:,.1f}", f"{time.share:.2f}", str(time.trials))
+        for name, time in times
     )
     notes = ["Predicted from operations, tokens and steps of other trials with the same encoder."]
-    notes += [f"{name}: {own}" for name, own in found if own.unexplained]
+    notes += [f"{name}: {time}" for name, time in times if time.unexplained]
     headings = ("trial", "seconds", "predicted", "share", "from trials")
     return TextTable("processor seconds of fit", headings, rows, tuple(notes))

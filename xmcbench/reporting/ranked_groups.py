@@ -200,15 +200,21 @@ def _same_task(place: Place, pools: Mapping[Place, list[Record]]) -> dict[Budget
     """The trials of the place's dataset and track under other budgets, by budget."""
     if isinstance(place[3], UnknownBudget):
         return {}
-    known = {budget: own for (*task, budget), own in pools.items() if task == [*place[:3]] and budget != place[3]}
-    return {budget: own for budget, own in known.items() if not isinstance(budget, UnknownBudget)}
+    known = {
+        budget: records for (*task, budget), records in pools.items() if task == [*place[:3]] and budget != place[3]
+    }
+    return {budget: records for budget, records in known.items() if not isinstance(budget, UnknownBudget)}
 
 
 def _unlimited(records: Sequence[Record], budgets: Sequence[Budget]) -> dict[str, list[Record]]:
     """By method, label and settings: scored trials that none of the budgets limits."""
     scored = [record for record in records if record.status is Status.OK]
-    found = grouped(scored, lambda record: record.trial.model_dump_json(include={"label", "method", "config"}))
-    return {name: own for name, own in found.items() if all(is_unlimited(own, budget) for budget in budgets)}
+    by_settings = grouped(scored, lambda record: record.trial.model_dump_json(include={"label", "method", "config"}))
+    return {
+        name: of_settings
+        for name, of_settings in by_settings.items()
+        if all(is_unlimited(of_settings, budget) for budget in budgets)
+    }
 
 
 def _unlimited_elsewhere(place: Place, pools: Mapping[Place, list[Record]]) -> list[Record]:
@@ -217,12 +223,12 @@ def _unlimited_elsewhere(place: Place, pools: Mapping[Place, list[Record]]) -> l
     Of one method with one configuration under several budgets: the trials of the budget with the most seeds.
     """
     there = grouped(pools[place], lambda record: record.trial.model_dump_json(include={"label", "method", "config"}))
-    found: dict[str, list[Record]] = {}
+    most_seeds: dict[str, list[Record]] = {}
     for budget, records in _same_task(place, pools).items():
-        for name, own in _unlimited(records, (budget, place[3])).items():
-            if name not in there and len(own) > len(found.get(name, ())):
-                found[name] = own
-    return [record for own in found.values() for record in own]
+        for name, seeds in _unlimited(records, (budget, place[3])).items():
+            if name not in there and len(seeds) > len(most_seeds.get(name, ())):
+                most_seeds[name] = seeds
+    return [record for seeds in most_seeds.values() for record in seeds]
 
 
 def _is_elsewhere(place: Place, pools: Mapping[Place, list[Record]]) -> bool:
@@ -232,16 +238,16 @@ def _is_elsewhere(place: Place, pools: Mapping[Place, list[Record]]) -> bool:
         return sum(map(len, _unlimited(records, (budget,)).values())) == len(records)
 
     return only_unlimited(pools[place], place[3]) and any(
-        not only_unlimited(own, budget) and only_unlimited(pools[place], budget)
-        for budget, own in _same_task(place, pools).items()
+        not only_unlimited(others, budget) and only_unlimited(pools[place], budget)
+        for budget, others in _same_task(place, pools).items()
     )
 
 
 def _folded(rows: list[Row]) -> list[Row]:
     """The rows without the accepted variants of methods whose recommended settings are among them."""
     shown = []
-    for own in grouped(rows, lambda row: (row.named.name, row.facts.get("encoder"))).values():
-        head, *others = sorted(own, key=lambda row: row.preference)
+    for of_method in grouped(rows, lambda row: (row.named.name, row.facts.get("encoder"))).values():
+        head, *others = sorted(of_method, key=lambda row: row.preference)
         if hidden := [row for row in others if head.recommended and row.accepted]:
             head = replace(head, folded=(head, *hidden), facts=head.facts | {"variants": f"+{len(hidden)}"})
         shown += [head, *(row for row in others if not (head.recommended and row.accepted))]
@@ -262,7 +268,7 @@ def _split(group: Group, view: View) -> list[Group]:
         raise UnknownNameError("column", view.group_by, COLUMNS, "--group-by")
     usual = ENCODERS if column == "encoder" else {}
     parts = grouped(group.rows, lambda row: usual.get(folded(cell(row, column)), cell(row, column)))
-    return [replace(group, rows=tuple(parts[own]), by={column: own}) for own in sorted(parts)]
+    return [replace(group, rows=tuple(parts[value]), by={column: value}) for value in sorted(parts)]
 
 
 def _usual_metrics(group: Group) -> tuple[str, ...]:
@@ -374,11 +380,11 @@ def _beside_popular(rows: Sequence[Row], sort: str) -> list[Row]:
 
 def unfolded(rows: Sequence[Row], sort: str) -> list[Row]:
     """Every printed row on its own, best first; the first that prints a ranked result has its rank."""
-    found: list[Row] = []
+    printed: list[Row] = []
     for row in rows:
         first, *others = row.folded or (row,)
-        found += [replace(first, rank=row.rank), *others]
-    return sorted(found, key=lambda row: (-row.worth(sort), row.rank is None))
+        printed += [replace(first, rank=row.rank), *others]
+    return sorted(printed, key=lambda row: (-row.worth(sort), row.rank is None))
 
 
 def _competes(row: Row, sort: str, track: str) -> bool:

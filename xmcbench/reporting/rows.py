@@ -295,10 +295,10 @@ def heading(name: str) -> str:
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """The items by their keys, in their order."""
-    found: dict[Key, list[Item]] = {}
+    groups: dict[Key, list[Item]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 CHART_COSTS = {
@@ -341,23 +341,23 @@ def mean_curve(records: Sequence[Record]) -> dict[str, list[float]]:
     where a seed has no curve.
     """
     points = list(zip(*(record.counted_curve for record in records), strict=False))
-    found: dict[str, list[float]] = {}
+    columns: dict[str, list[float]] = {}
     for name in points[0][0] if points else ():
-        if not all(name in own for point in points for own in point):
+        if not all(name in at_seed for point in points for at_seed in point):
             continue
-        values = [[own[name] for own in point] for point in points]
+        values = [[at_seed[name] for at_seed in point] for point in points]
         if name in (*CURVE_COSTS, "fraction"):
-            found[name] = [float(f"{fmean(own):.4g}") for own in values]
+            columns[name] = [float(f"{fmean(of_seeds):.4g}") for of_seeds in values]
         else:
-            found[name] = [round(100 * fmean(own), 2) for own in values]
+            columns[name] = [round(100 * fmean(of_seeds), 2) for of_seeds in values]
             if len(records) > 1:
-                found[f"{name} ±"] = [round(100 * half_width(own), 2) for own in values]
-    return found
+                columns[f"{name} ±"] = [round(100 * half_width(of_seeds), 2) for of_seeds in values]
+    return columns
 
 
 def half_width(values: Sequence[float]) -> float:
     """Half the 95 % interval of the mean of several `values`, Student's."""
     from xmcbench.evaluation.significance import Estimate  # scipy
 
-    own = Estimate(0.0, 0.0, stdev(values) / sqrt(len(values)), len(values) - 1.0)
-    return own.interval[1]
+    estimate = Estimate(0.0, 0.0, stdev(values) / sqrt(len(values)), len(values) - 1.0)
+    return estimate.interval[1]

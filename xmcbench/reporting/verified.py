@@ -63,7 +63,7 @@ class Retraining(Written):
         text = f"trained again: {metric} differs by {points:.2f} points"
         if not self.costs:
             return text + "; its costs depend on the clock"
-        cost, share = max(self.costs.items(), key=lambda own: abs(own[1] - 1))
+        cost, share = max(self.costs.items(), key=lambda cost: abs(cost[1] - 1))
         return text + f", {cost} {share:.3f} times"
 
 
@@ -77,8 +77,8 @@ class Verifications(Written):
         """What was found of an accepted trial, unless its record has changed since: by fresh seeds, or by its own."""
         digest = record_digest(accepted, record)
         known: list[Verification | Retraining] = [*self.verified, *self.retrained]
-        found = [own for own in known if own.records.get(record.key) == digest]
-        return min(found, key=lambda own: not (isinstance(own, Verification) and own.agrees), default=None)
+        outcomes = [outcome for outcome in known if outcome.records.get(record.key) == digest]
+        return min(outcomes, key=lambda one: not (isinstance(one, Verification) and one.agrees), default=None)
 
 
 def read_verifications(path: Path) -> Verifications:
@@ -94,26 +94,26 @@ def record_digest(accepted: Store, record: Record) -> str:
     return sha256(accepted.record_file(record.key)[1] or b"").hexdigest()
 
 
-def reproduced(found: Verification | Retraining | None) -> Reproduced | None:
+def reproduced(outcome: Verification | Retraining | None) -> Reproduced | None:
     """What a verification says of a trial; None where nobody trained it again."""
-    if found is None:
+    if outcome is None:
         return None
-    if not found.agrees:
+    if not outcome.agrees:
         return Reproduced.NOT
-    return Reproduced.VERIFIED if isinstance(found, Verification) else Reproduced.RETRAINED
+    return Reproduced.VERIFIED if isinstance(outcome, Verification) else Reproduced.RETRAINED
 
 
 def states(path: Path, accepted: Store, records: Iterable[Record]) -> dict[str, Reproduced]:
     """By key: the state of each of the accepted `records` that the file at `path` says something of."""
     verifications = read_verifications(path)
     listed: list[Verification | Retraining] = [*verifications.verified, *verifications.retrained]
-    named = {key for own in listed for key in own.records}
-    found = {own.key: reproduced(verifications.of(accepted, own)) for own in records if own.key in named}
-    return {key: state for key, state in found.items() if state is not None}
+    named = {key for outcome in listed for key in outcome.records}
+    states = {one.key: reproduced(verifications.of(accepted, one)) for one in records if one.key in named}
+    return {key: state for key, state in states.items() if state is not None}
 
 
-def of_all(found: Iterable[Reproduced | None]) -> Reproduced | None:
+def of_all(states: Iterable[Reproduced | None]) -> Reproduced | None:
     """The state of a result of several trials: not reproduced where one is not, else the least that all have."""
-    known = {*found}
+    known = {*states}
     order = (Reproduced.NOT, None, Reproduced.RETRAINED, Reproduced.VERIFIED)
     return next(state for state in order if state in known)

@@ -100,14 +100,14 @@ def untrained(call: str) -> Iterator[Meter]:
 
 def ask(method: Method, texts: list[str], k: int) -> Predictions:
     """What the method predicts. Raises `InvalidPredictions` for another type or shape than [N, k]."""
-    found = method.predict(texts, k)
-    if not isinstance(found, Predictions):
-        raise InvalidPredictions(f"predict returned {type(found).__name__}, expected xmcbench.Predictions")
-    if found.indices.shape != (len(texts), k):
+    predictions = method.predict(texts, k)
+    if not isinstance(predictions, Predictions):
+        raise InvalidPredictions(f"predict returned {type(predictions).__name__}, expected xmcbench.Predictions")
+    if predictions.indices.shape != (len(texts), k):
         raise InvalidPredictions(
-            f"predictions are of shape {found.indices.shape}, expected (queries, k) = {(len(texts), k)}"
+            f"predictions are of shape {predictions.indices.shape}, expected (queries, k) = {(len(texts), k)}"
         )
-    return found
+    return predictions
 
 
 def predict_test(method: Method, texts: Texts, ignore: scipy.sparse.csr_array) -> tuple[Predictions, Sample]:

@@ -217,7 +217,7 @@ class Search:
             self._study.tell(sample.asked, state=state.PRUNED)
         else:
             self._study.tell(sample.asked, value)
-        sample.trials = [own.key for own in sample.records]
+        sample.trials = [record.key for record in sample.records]
         self.journal.write(self._path)
 
     def ranked(self) -> list[Sample]:
@@ -289,11 +289,11 @@ class Search:
 
     def _untuned(self, name: str, values: Range | list[Any]) -> Any:
         """What Optuna draws for the setting that the trial has without tuning; None if that is not in the space."""
-        own = self._resolve(self.base.config)
+        untuned = self._resolve(self.base.config)
         if isinstance(values, list):
-            same = (place for place, value in enumerate(values) if self._resolve({**own, name: value}) == own)
+            same = (place for place, value in enumerate(values) if self._resolve({**untuned, name: value}) == untuned)
             return next(same, None)
-        value = own.get(name)
+        value = untuned.get(name)
         return value if isinstance(value, int | float) and values.low <= value <= values.high else None
 
 
@@ -422,9 +422,9 @@ def run_in_order(run_trials: RunTrials, search: Search, at_once: int = 1) -> Non
 def stored_samples(runner: Runner, search: Search) -> None:
     """Take samples from the store. Raises XMCBenchError if one is missing."""
     samples, store, base = search.journal.samples, runner.store, search.base
-    found = {key: store.record(key) for sample in samples for key in (*sample.trials, *sample.repeats)}
-    records = {key: record for key, record in found.items() if record is not None}
-    if not search.journal.ended(search.tune.num_samples) or len(records) < len(found):
+    stored = {key: store.record(key) for sample in samples for key in (*sample.trials, *sample.repeats)}
+    records = {key: record for key, record in stored.items() if record is not None}
+    if not search.journal.ended(search.tune.num_samples) or len(records) < len(stored):
         raise XMCBenchError(f"{base.label} on {base.dataset} was not tuned to the end: `xmcbench run` does it")
     for sample in samples:
         sample.records = [records[key] for key in sample.trials]

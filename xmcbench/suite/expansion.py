@@ -95,7 +95,7 @@ class Expansion:
         if (points := prod(map(len, axes.values()))) > MAX_POINTS:
             self._problems.add(("sweep",), f"found {points:,} points for {label}, expected at most {MAX_POINTS:,}")
             return
-        found: dict[str, tuple[dict[str, Any], Variant]] = {}
+        variants: dict[str, tuple[dict[str, Any], Variant]] = {}
         for combination in product(*axes.values()):
             point = dict(zip(axes, combination, strict=True))
             config, given, used_point = self._config_at(label, point)
@@ -103,9 +103,9 @@ class Expansion:
             if config is not None and budget is not None:
                 versions, settings = code_versions(method.thing, config, budget), config.model_dump(mode="json")
                 variant = Variant(label, label, method, versions, settings, given, budget)
-                found.setdefault(config.model_dump_json() + budget.model_dump_json(), (used_point, variant))
-        varying = [axis for axis in axes if len({_text(variant.value(axis)) for _, variant in found.values()}) > 1]
-        for point, variant in found.values():
+                variants.setdefault(config.model_dump_json() + budget.model_dump_json(), (used_point, variant))
+        varying = [axis for axis in axes if len({_text(variant.value(axis)) for _, variant in variants.values()}) > 1]
+        for point, variant in variants.values():
             tag = ",".join(f"{axis}={_text(point[axis])}" for axis in varying if axis in point)
             yield replace(variant, label=f"{label}[{tag}]") if tag else variant
 

@@ -54,9 +54,9 @@ def watching_program() -> Iterator[None]:
 
 def processor_seconds() -> float:
     """Seconds that processors computed for this process: all its threads, and its child processes that have ended."""
-    own = process_time() if _watch.begun is None else _watch.begun
+    begun = process_time() if _watch.begun is None else _watch.begun
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own - _watch.seconds + ended.ru_utime + ended.ru_stime
+    return begun - _watch.seconds + ended.ru_utime + ended.ru_stime
 
 
 def peak_memory() -> int:

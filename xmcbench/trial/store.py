@@ -79,19 +79,19 @@ class Store:
         """The names of a trial's files and folders."""
         directory = self.directory(key)
         with _reading(directory):
-            own = [path.name for path in directory.iterdir()] if directory.exists() else []
-            own += [name for name in (PREDICTIONS, RESAMPLED) if self.packed.has(key, name)]
-        return sorted({name for name in own if not name.startswith(".")})
+            names = [path.name for path in directory.iterdir()] if directory.exists() else []
+            names += [name for name in (PREDICTIONS, RESAMPLED) if self.packed.has(key, name)]
+        return sorted({name for name in names if not name.startswith(".")})
 
     def trials(self) -> list[str]:
         """The keys of all trials, finished or not, sorted."""
         folder = self.root / "trials"
         with _reading(folder):
             try:
-                own = [path.name for path in folder.iterdir()]
+                keys = [path.name for path in folder.iterdir()]
             except FileNotFoundError:
-                own = []
-        return sorted({*own, *self.packed.records})
+                keys = []
+        return sorted({*keys, *self.packed.records})
 
     def records(self) -> list[Record]:
         """All records, sorted by key. An unreadable record is left out, with a one-line warning that names its file."""
