@@ -1,6 +1,6 @@
-"""The sizes of a dataset that settings follow where a suite does not say them: how many texts, and how long they are.
+"""The sizes of a dataset: how many texts it has, and how long they are. Defaults of settings are derived from them.
 
-Lengths are in tokens, as far as words and characters tell them: no tokenizer is needed to plan.
+Lengths are in tokens, estimated from words and characters, so that planning needs no tokenizer.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ from xmcbench.data.prepared import (
 )
 from xmcbench.data.source import Draft
 
-HELD = 90  # per cent of the texts that a limit which follows the data holds
-MUCH_CUT = 0.1  # share of cut queries that is worth a note
-MUCH_ALIKE = 0.1  # share of texts that an encoder cannot tell apart, that is worth a note
-LONGEST = 128  # tokens that such a limit allows: the cost of a transformer grows with the square of it
-DOMINATES = 0.3  # share of the queries that one label is right for
-NAME_TOKENS = 10  # of a label's text that name it; the rest describes it
+HELD = 90  # a derived limit of tokens holds this percentage of the texts whole
+LONGEST = 128  # tokens: the largest derived limit, as the cost of a transformer grows with the square of the length
+MUCH_CUT = 0.1  # a plan has a note where more than this share of the queries is cut
+MUCH_ALIKE = 0.1  # a record has a note where an encoder reads more than this share of the texts as equal to others
+DOMINATES = 0.3  # a label dominates that is right for more than this share of the queries
+NAME_TOKENS = 10  # the first tokens of a label's text, which name it; the others describe it
 
 
 @dataclass(frozen=True)
 class Extent:
-    """What settings follow. A limit is None where the card states one, or where its own holds nearly all texts."""
+    """The sizes from which settings are derived.
+
+    A limit is None where the card states one, or where the default of the cards holds nearly all texts whole.
+    """
 
     queries: int  # for training, with a label
     labels: int
@@ -82,7 +85,7 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
 
 
 def _limit(draft: Draft, name: str, percentiles: Sequence[int]) -> int | None:
-    """The limit that holds `HELD` per cent of the texts; None where the card states one, or its own is enough."""
+    """The limit that holds `HELD` per cent of the texts whole; None where the card states one, or its default does."""
     needed = min(LONGEST, -(-percentiles[HELD] // 8) * 8)
     enough = name in draft.model_fields_set or needed <= Facts.model_fields[name].default
     return None if enough else needed

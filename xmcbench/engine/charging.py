@@ -101,10 +101,11 @@ class Charging:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """End passes in the block, by PassTooLargeError, where the device seconds of the budget are spent.
+        """Raise PassTooLargeError within a pass of the block as soon as the device seconds of the budget are spent.
 
-        The longest part of a pass may exceed the budget as a step may. Several workers have clocks of their own: their
-        passes are not ended, and are such parts as a whole.
+        A pass can end between two of its parts (`stop_point`), so that it exceeds the budget by at most one part, as a
+        training does by at most one step. Several workers do not end a pass, as their clocks differ: it then counts as
+        one part.
         """
         if not self._limits_seconds:
             yield

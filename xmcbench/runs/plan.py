@@ -98,10 +98,11 @@ class Display(Protocol):
 def remarks(
     trials: Sequence[Trial], extents: Extents, steps: Mapping[tuple[str, str], int] = MappingProxyType({})
 ) -> list[str]:
-    """A line for each thing that keeps trials from what their settings ask for.
+    """Lines that say what keeps trials from what their settings ask for.
 
-    Trials of a dataset share a line if theirs differ at most in numbers, of which it has the range. `steps` are those
-    of planned trials, by dataset and label; those of others are derived from the words of their texts.
+    Trials of a dataset whose lines differ in numbers alone share one line, which has the range of each number. `steps`
+    are the steps of planned trials, by dataset and label; for other trials they are estimated from the words of the
+    texts.
     """
     first = {(trial.dataset, trial.label): trial for trial in reversed(trials)}
     labels: dict[tuple[str, str], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))

@@ -2,10 +2,10 @@
 pruner or Ray Tune's scheduler decides which of them continue.
 
 A sample is a trial like any other: the same runner runs it and the same store keeps it, so that a rerun finds it. Its
-quality is that of its best evaluation on held-out training queries; it never sees the test split. The first sample is
-what the suite says without tuning, where the space holds that. The best samples are trained again with other seeds, and
-the best mean is taken. With successive halving (Li et al., 2020) a sample starts with a part of the budget; while it is
-among the best, it is trained again with `reduction` times as much.
+quality is that of its best evaluation on held-out training queries; it never sees the test split. The first sample has
+the settings that the suite states without tuning, if the search space contains them. The best samples are trained again
+with other seeds, and the sample with the best mean is chosen. With successive halving (Li et al., 2020) a sample starts
+with a part of the budget; while it is among the best, it is trained again with `reduction` times as much.
 """
 
 from __future__ import annotations

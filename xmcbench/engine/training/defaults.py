@@ -21,16 +21,17 @@ from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, STATIC
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import SMALLEST_BATCH
 
-# That the budget should leave, by kind of encoder: word vectors learn fast, and larger batches have more negatives.
+# The least steps of a training, by kind of encoder; batches are as large as the budget allows with so many steps. Word
+# vectors learn fast, and larger batches have more negatives.
 STEPS = {"static": 200, "random": 500, "pretrained": 500}
-PARTS = 8  # batches in an epoch
-UNKNOWN = 3.0  # epochs of a budget that limits neither epochs nor steps nor tokens
+PARTS = 8  # the least batches in an epoch
+UNKNOWN = 3.0  # epochs that are assumed of a budget that limits neither epochs nor steps nor tokens
 RATES = {"static": 5e-3, "random": 1.5e-3, "pretrained": 1e-4}  # of a batch of `OF_BATCH`, by kind of encoder
 OF_BATCH = 64
-SHORTLISTS = 4  # most refreshes of shortlists
-FEW_EPOCHS = 2.5  # of a budget of tokens: what one pass for shortlists takes is worth more as training
-LONG = 100.0  # epochs from which schedules and positives are the method's own
-CLUSTER = 8  # queries of a cluster, an eighth of the batch at most
+SHORTLISTS = 4  # the most refreshes of shortlists in a training
+FEW_EPOCHS = 2.5  # a budget of tokens for fewer epochs trains without shortlists, which cost a pass over all texts
+LONG = 100.0  # a training of at least so many epochs has the schedules and positives that the method itself defines
+CLUSTER = 8  # queries of a cluster; at most an eighth of the batch
 LabelsOfStep = Callable[[int], float]  # the label texts that a step encodes, by batch size
 
 
