@@ -105,6 +105,10 @@ class Memory(SecondStage):
             parts.append(evaluation.rank_sparse(scores_CL, k))
         return Predictions(np.concatenate([p.indices for p in parts]), np.concatenate([p.scores for p in parts]))
 
+    def predict_exactly(self, texts: data.Texts, k: int) -> Predictions | None:  # noqa: ARG002
+        """None: the keys are searched exactly, whatever search the first method has."""
+        return None
+
     @contextmanager
     def resident(self) -> Iterator[None]:
         """Within the block one index of the keys answers all calls of `predict`, until labels are added.
