@@ -1,8 +1,10 @@
 """What an answer costs beside its quality: the models of suites/real/serving.yaml and serving-minilm.yaml.
 
-    python benchmarks/answer_cost.py --data DIRECTORY --store STORE --markdown docs/serving.md
+    python benchmarks/answer_cost.py --data DIRECTORY --store STORE --markdown docs/serving.md --figures docs/pictures
 
-Trains what the store lacks, one thread each, and prints what `xmcbench answer-cost` says of the models, in one thread.
+`--set budget.flops=2e12` gives the transformers no larger a budget than the other methods; `--dataset NAME` asks for
+other datasets than those of the suites. Trains what the store lacks, one thread each, and prints what
+`xmcbench answer-cost` says of the models, in one thread.
 """
 
 from __future__ import annotations
@@ -25,13 +27,22 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--store", type=Path, default=Path("results"))
     parser.add_argument("--texts", type=int, default=300)
+    parser.add_argument("--dataset", action="append", metavar="NAME", help="in place of the suites' own; repeatable")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a change of both suites")
+    parser.add_argument("--figures", type=Path, metavar="FOLDER", help="also draw quality against milliseconds")
     given = parser.parse_args()
     places = ["--data", str(given.data), "--store", str(given.store)]
+    changed = [part for name in given.dataset or [] for part in ("--dataset", name)]
+    changed += [part for change in given.set for part in ("--set", change)]
+    asked = dict[str, None]()
     for suite in SUITES:
-        xmcbench("run", str(suite), *places, stdout=sys.stderr)
-    labels = dict.fromkeys(label for suite in SUITES for label in yaml.safe_load(suite.read_text())["methods"])
-    asked = [*labels, "--search", SEARCHES, "--texts", str(given.texts), *places]
-    text = xmcbench("answer-cost", *asked, stdout=subprocess.PIPE)
+        xmcbench("run", str(suite), *changed, *places, stdout=sys.stderr)
+        written = yaml.safe_load(suite.read_text())
+        datasets = given.dataset or written["datasets"]
+        asked |= dict.fromkeys(f"{dataset}/{label}" for dataset in datasets for label in written["methods"])
+    figures = ["--figures", str(given.figures)] if given.figures else []
+    measuring = ["--search", SEARCHES, "--texts", str(given.texts), *figures]
+    text = xmcbench("answer-cost", *asked, *measuring, *places, stdout=subprocess.PIPE)
     print(text)
     if given.markdown:
         put(f"```text\n{text}```", given.markdown, MARK, END)

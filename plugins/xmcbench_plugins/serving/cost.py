@@ -66,6 +66,9 @@ def answer_cost(
             show_default="the trial's own",
         ),
     ] = "",
+    figures: Annotated[
+        Path | None, Option(metavar="FOLDER", help="Folder for a figure of quality against milliseconds a dataset.")
+    ] = None,
     seed: Seed = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
@@ -91,11 +94,14 @@ def answer_cost(
     for number, (record, name) in enumerate(asked, start=1):
         with patience(f"[{number}/{len(asked)}] {record.trial.label} {name}".rstrip()):
             costs.append(_alone(record, name, wanted, texts, batch, k, store, data))
-    echo(
-        "\n\n".join(
-            shown([one for one in costs if one.dataset == name]) for name in dict.fromkeys(one.dataset for one in costs)
-        )
-    )
+    datasets = {name: [one for one in costs if one.dataset == name] for name in dict.fromkeys(c.dataset for c in costs)}
+    echo("\n\n".join(map(shown, datasets.values())))
+    if figures is not None:
+        from xmcbench_plugins.serving.cost_figure import draw_costs
+
+        for name, own in datasets.items():
+            draw_costs(own, path := figures / f"answer-cost-{name}.svg")
+            echo(f"wrote {path}", err=True)
 
 
 def _searches(record: Record, asked: Sequence[str]) -> list[str]:

@@ -65,11 +65,13 @@ def test_models_answer_and_an_approximate_search_says_what_it_misses(
     dexml = {"method": "dexml", "encoder": "nano", "negatives": "in-batch", "batch_size": 8}
     bench.run(bench.suite({"encoder": dexml, "popular": {"method": "popular"}}, budget={"steps": 2}), debug=True)
     asked = ("answer-cost", "encoder", "popular", "--texts", "10", "--metrics", "P@1,P@5", *bench.places)
-    code, printed, _ = told(capsys, *asked, "--search", "exact,faiss-hnsw")
+    code, printed, _ = told(capsys, *asked, "--search", "exact,faiss-hnsw", "--figures", bench.root / "figures")
     rows = {line.split("  ")[0].rstrip("*"): line for line in printed.splitlines() if " MB " in line}
     assert (code, set(rows)) == (0, {"encoder, exact", "encoder, faiss-hnsw", "popular"})
     assert rows["encoder, exact"].endswith("exact")
     assert " to " in rows["encoder, faiss-hnsw"]
+    drawn = (bench.root / "figures" / "answer-cost-fake-20.svg").read_text(encoding="utf-8")
+    assert all(f"<!-- {name} -->" in drawn for name in rows)
 
 
 @pytest.mark.parametrize(
