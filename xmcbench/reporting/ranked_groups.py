@@ -76,10 +76,13 @@ def leaderboard(
     entered = [record for record in competing if record.chosen or record.key not in tried]  # no samples of a tuning
     measured, published = _wanted(entered, list(published), view)
     by_key = {record.key: record for record in measured}
-    stated = {record.key for record in measured if record.metrics and not recomputable(record)}
-    own_groups = _measured_groups(measured, published, view, stated, accepted, fused_before(competing))
-    own_groups = [_with_states(group, reproduced) for group in own_groups]
-    groups = [*own_groups, *_published_groups(published, claims)]
+
+    def is_stated(key: str) -> bool:
+        return bool(by_key[key].metrics) and not recomputable(by_key[key])
+
+    measured_groups = _measured_groups(measured, published, view, is_stated, accepted, fused_before(competing))
+    measured_groups = [_with_states(group, reproduced) for group in measured_groups]
+    groups = [*measured_groups, *_published_groups(published, claims)]
     groups = [part for group in groups for part in _split(group, view) if view.source in ("all", group.source)]
     _check_names(groups, view)
     ranked = []
@@ -154,14 +157,15 @@ def _measured_groups(
     records: list[Record],
     published: list[PublishedRow],
     view: View,
-    stated: Container[str],
+    is_stated: Callable[[str], bool],
     accepted: Container[str],
     outdated: Mapping[str, str],
 ) -> list[Group]:
-    """The groups of measured rows; `stated` are the keys of trials whose metrics cannot be recomputed.
+    """The groups of measured rows.
 
-    `outdated` says by key which fusions are of predictions that their parts no longer have.
-    The check of submissions has recomputed those of accepted trials. Rows that no budget limits are in every group of
+    `is_stated` tells by a trial's key that its metrics cannot be recomputed here. It is asked of rows with trials that
+    are not accepted: the check of submissions has recomputed the others. `outdated` says by key which fusions are of
+    predictions that their parts no longer have. Rows that no budget limits are in every group of
     their dataset and track. They make no group of their own, unless there is no other or the view asks for it.
     """
     groups, versions, budgets = [], newest_versions(records), _budgets(records, view.budget)
@@ -172,16 +176,16 @@ def _measured_groups(
             view.budget in (None, EVERY_BUDGET) and _is_elsewhere((dataset, content, track, budget), pools)
         ):
             continue
-        own = [*pool, *_unlimited_elsewhere((dataset, content, track, budget), pools)]
+        comparable_records = [*pool, *_unlimited_elsewhere((dataset, content, track, budget), pools)]
         near = [row for row in published if (row.dataset, row.track) == (dataset, track)]
         near = [row for row in near if row.metrics and not row.protocol]
         rows = [
             replace(
                 with_difference(row, near),
-                stated=not checked and any(key in stated for key in row.keys),
+                stated=not checked and any(map(is_stated, row.keys)),
                 accepted=checked,
             )
-            for row in with_uneven(measured_rows(own, versions, outdated))
+            for row in with_uneven(measured_rows(comparable_records, versions, outdated))
             for checked in (all(key in accepted for key in row.keys),)
         ]
         source: Source = "imported" if isinstance(budget, UnknownBudget) else "measured"
