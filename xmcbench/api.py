@@ -179,8 +179,10 @@ class Answers(_Printed):
 
     def _tables(self) -> Sequence[TextTable]:
         return [
-            TextTable(own["text"], ("label", "score"), [row[1:] for row in _ranked_labels(own)], _why_none(own))
-            for own in self.answers
+            TextTable(
+                answer["text"], ("label", "score"), [row[1:] for row in _ranked_labels(answer)], _why_none(answer)
+            )
+            for answer in self.answers
         ]
 
 
@@ -285,9 +287,9 @@ def leaderboard(
     if not measured.records and not published:
         raise XMCBenchError(f"{store}: no records yet; `xmcbench run SUITE --store {store}` makes some")
     overview = not (whole or dataset or method or variants or top)
-    if overview and (own := measured.datasets(store)):
-        overview, measured = False, measured.of(own)
-        published = tuple(row for row in published if row.dataset in own)
+    if overview and (users_datasets := measured.datasets(store)):
+        overview, measured = False, measured.of(users_datasets)
+        published = tuple(row for row in published if row.dataset in users_datasets)
     view = View(
         dataset=dataset,
         source=source,

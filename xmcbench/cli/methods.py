@@ -24,10 +24,10 @@ def listed(kind: str, last: str, value: Callable[[Any], str]) -> str:
     from xmcbench.plugins.registry import registry
 
     rows = []
-    for own in registry().all(kind):
-        thing, origin = own.thing, own.origin
+    for plugin in registry().all(kind):
+        thing, origin = plugin.thing, plugin.origin
         rows.append(
-            (own.name, getattr(thing, "info", thing).summary, origin.distribution, origin.version, value(thing))
+            (plugin.name, getattr(thing, "info", thing).summary, origin.distribution, origin.version, value(thing))
         )
     return listing(rows, (kind, "summary", "distribution", "version", last))
 

@@ -123,8 +123,8 @@ def _tables(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine
     ]
     headings = ("trial", "devices", "steps", "pool", "tokens", "flops", "device hours", "memory", "sent", "fits")
     parts = [plan.memory.parts() for plan in plans]
-    sizes = [[format_value(value, "bytes") for value in own.values()] for own in parts]
-    memory = [(name, *own) for name, own in zip(names, sizes, strict=True)]
+    sizes = [[format_value(value, "bytes") for value in sizes_of_plan.values()] for sizes_of_plan in parts]
+    memory = [(name, *columns) for name, columns in zip(names, sizes, strict=True)]
     note = (
         "peak: the sum of the first five columns and the largest of a step, a refresh and a search; "
         "during a step a GPU holds embeddings and scores, or what the backward pass needs"

@@ -147,17 +147,17 @@ def prepared_directory(source: Source, data_dir: Path, cache_dir: Path) -> Path:
 def _codes(source: Source) -> list[str]:
     """The digest of the code of the plugin that makes the data, or what they are derived from; none of xmcbench."""
     modules = [kind.__module__ for kind in type(source).__mro__ if registry().origin_of(kind.__module__)]
-    own = [code_of(tuple(dict.fromkeys(map(plugin_package, modules)))).digest] if modules else []
-    return [*own, *(_codes(source.base) if source.base else ())]
+    digests = [code_of(tuple(dict.fromkeys(map(plugin_package, modules)))).digest] if modules else []
+    return [*digests, *(_codes(source.base) if source.base else ())]
 
 
 def source_folders(source: Source, data_dir: Path, cache_dir: Path) -> tuple[Path, ...]:
     """The folders of what `source` is read from: its own files, and those of the dataset that it is derived from."""
-    own = (data_dir / source.name,)
+    folder = (data_dir / source.name,)
     if source.base is None:
-        return own
+        return folder
     copy = prepared_directory(source.base, data_dir, cache_dir)
-    return (*own, copy, *source_folders(source.base, data_dir, cache_dir))
+    return (*folder, copy, *source_folders(source.base, data_dir, cache_dir))
 
 
 PREPARED_VERSION = 7  # of the files below; a change makes every copy a new one

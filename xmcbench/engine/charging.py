@@ -188,8 +188,8 @@ class Charging:
 
         def require(*, needs_queries: bool, needs_labels: bool, scoring_flops: int = 0) -> None:
             lengths = [query_lengths_N] * needs_queries + [label_lengths_L] * needs_labels
-            own = vector_flops[0] * needs_queries + vector_flops[1] * needs_labels
-            self.require(*lengths, scoring_flops=int(scale * scoring_flops), module_flops=own)
+            module_flops = vector_flops[0] * needs_queries + vector_flops[1] * needs_labels
+            self.require(*lengths, scoring_flops=int(scale * scoring_flops), module_flops=module_flops)
 
         return require
 
@@ -217,9 +217,9 @@ class Charging:
     @contextmanager
     def counted(self, stage: str) -> Iterator[None]:
         """Charge the seconds of the block to `stage`, and the operations that each worker counts in it."""
-        with self.ledger.stage(stage), counting() as own, self.stoppable():
+        with self.ledger.stage(stage), counting() as counted, self.stoppable():
             yield
-        self.counts(own)
+        self.counts(counted)
 
     def _of_all(self, count: Count) -> Cost:
         """The operations that all workers counted."""

@@ -44,7 +44,11 @@ def resample(terms: Mapping[str, MetricTerms]) -> dict[str, np.ndarray]:
     by_size: dict[int, dict[str, MetricTerms]] = defaultdict(dict)
     for name, ratio in terms.items():
         by_size[len(ratio.numerator)][name] = ratio
-    return {name: values for size, own in by_size.items() for name, values in _resample(own, size).items()}
+    return {
+        name: values
+        for size, terms_of_size in by_size.items()
+        for name, values in _resample(terms_of_size, size).items()
+    }
 
 
 def _resample(terms: Mapping[str, MetricTerms], size: int) -> dict[str, np.ndarray]:

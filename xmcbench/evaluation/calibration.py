@@ -148,13 +148,13 @@ def fit_calibration(predictions: Predictions, targets: scipy.sparse.csr_array) -
     label, score, true = predictions.indices[stored], predictions.scores[stored].astype(np.float64), hits[stored]
     probability, shown, first = np.zeros(len(score)), np.zeros(len(score), bool), rank < SHOWN
     for fold in range(FOLDS):
-        own = query % FOLDS == fold  # held-out queries are drawn at random, and so are folds by their number
+        in_fold = query % FOLDS == fold  # held-out queries are drawn at random, and so are folds by their number
         rest = np.arange(truth.shape[0]) % FOLDS != fold
-        points = _isotonic(score[~own & first], true[~own & first])
+        points = _isotonic(score[~in_fold & first], true[~in_fold & first])
         num_true = int(np.diff(truth.indptr)[rest].sum())
-        cut = _best_cut(np.interp(score[~own], *points), rank[~own], true[~own], num_true)
-        probability[own] = np.interp(score[own], *points)
-        shown[own] = cut.shows(probability[own], rank[own])
+        cut = _best_cut(np.interp(score[~in_fold], *points), rank[~in_fold], true[~in_fold], num_true)
+        probability[in_fold] = np.interp(score[in_fold], *points)
+        shown[in_fold] = cut.shows(probability[in_fold], rank[in_fold])
     top = rank < TOP
     points = _isotonic(score[first], true[first])
     fitted = np.interp(score, *points)

@@ -95,7 +95,7 @@ def find_evaluators(metrics: Iterable[str], where: str = "") -> dict[str, Evalua
 
 def lower_is_better(evaluators: Mapping[str, Evaluator]) -> tuple[str, ...]:
     """The names of those evaluators whose lower values are better."""
-    return tuple(sorted(name for name, own in evaluators.items() if getattr(own, "lower_is_better", False)))
+    return tuple(sorted(name for name, evaluator in evaluators.items() if getattr(evaluator, "lower_is_better", False)))
 
 
 def _split(metric: str, where: str) -> tuple[str, int]:

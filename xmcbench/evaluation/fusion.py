@@ -50,12 +50,12 @@ class Candidates:
         stride = 1 + max(int(part.indices.max(initial=0)) for part in parts)
         keys = [np.arange(num_queries)[:, None] * stride + part.indices for part in parts]
         held = [part.indices >= 0 for part in parts]
-        found_C = np.unique(np.concatenate([own[is_held] for own, is_held in zip(keys, held, strict=True)]))
+        found_C = np.unique(np.concatenate([pairs[is_held] for pairs, is_held in zip(keys, held, strict=True)]))
         queries_C = found_C // stride
         ranks_CP = np.full((len(found_C), len(parts)), np.inf)
         scores_CP, scaled_CP = np.zeros((2, *ranks_CP.shape))
-        for number, (part, own, is_held) in enumerate(zip(parts, keys, held, strict=True)):
-            places = np.searchsorted(found_C, own[is_held])
+        for number, (part, pairs, is_held) in enumerate(zip(parts, keys, held, strict=True)):
+            places = np.searchsorted(found_C, pairs[is_held])
             scores_NK = _finite(part, is_held)
             lowest_N1 = scores_NK.min(axis=1, keepdims=True, initial=np.inf, where=is_held)
             spread_N1 = scores_NK.max(axis=1, keepdims=True, initial=-np.inf, where=is_held) - lowest_N1

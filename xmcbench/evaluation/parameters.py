@@ -18,8 +18,10 @@ def parameters(evaluator: Any) -> dict[str, Any]:
     """The parameters of an evaluator and their values: the fields of a dataclass that can be written in a name."""
     if not is_dataclass(evaluator):
         return {}
-    own = {field.name for field in fields(evaluator) if field.init and field.default is not MISSING} - NOT_PARAMETERS
-    values = {field.name: getattr(evaluator, field.name) for field in fields(evaluator) if field.name in own}
+    settable = {
+        field.name for field in fields(evaluator) if field.init and field.default is not MISSING
+    } - NOT_PARAMETERS
+    values = {field.name: getattr(evaluator, field.name) for field in fields(evaluator) if field.name in settable}
     return {name: value for name, value in values.items() if isinstance(value, TYPES) and not name.startswith("_")}
 
 

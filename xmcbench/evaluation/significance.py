@@ -143,13 +143,13 @@ def samples(records: Sequence[Record], replicates: Sequence[Mapping[str, np.ndar
         raise XMCBenchError(f"{records[0].trial.label}: these trials differ in more than their seed: {listed}")
     seeds = tuple(record.trial.seed for record in records)
     known = [*replicates, *(record.metrics for record in records)]
-    names = [name for name in records[0].metrics if all(name in own for own in known)]
-    names = [name for name in names if len({len(own[name]) for own in replicates}) == 1]
+    names = [name for name in records[0].metrics if all(name in names_known for names_known in known)]
+    names = [name for name in names if len({len(of_seed[name]) for of_seed in replicates}) == 1]
     return {
         name: Sample(
             seeds,
             np.array([record.metrics[name] for record in records]),
-            np.stack([own[name] for own in replicates]).astype(np.float64),
+            np.stack([of_seed[name] for of_seed in replicates]).astype(np.float64),
         )
         for name in names
     }
@@ -195,7 +195,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def significant_together(estimates: Sequence[Estimate]) -> list[bool]:
     """Of each estimate, whether its value is not 0 at 5 %, corrected for their number."""
-    return [p < 1 - LEVEL for p in holm([own.p for own in estimates])]
+    return [p < 1 - LEVEL for p in holm([estimate.p for estimate in estimates])]
 
 
 class Relation(StrEnum):

@@ -78,7 +78,7 @@ class _Plugin:
 
     def is_named(self, name: str) -> bool:
         """Whether an entry point has the name of a thing, or the first words of it, as `tfidf` of `tfidf-nn`."""
-        return any(f"{name}-".startswith(f"{own}-") for own in self.names)
+        return any(f"{name}-".startswith(f"{prefix}-") for prefix in self.names)
 
     @property
     def origin(self) -> Origin:

@@ -135,8 +135,10 @@ class Archive:
         found: dict[str, Analysis] = {}
         bins: dict[str, dict[str, LabelBins]] = {}
         for record, dataset, predictions in self.predicted(board.keys, data, on_problem):
-            own = bins.get(record.trial.dataset) or bins.setdefault(record.trial.dataset, partitions(dataset))
-            found[record.key] = analyse(predictions, dataset, own)
+            bins_of_dataset = bins.get(record.trial.dataset) or bins.setdefault(
+                record.trial.dataset, partitions(dataset)
+            )
+            found[record.key] = analyse(predictions, dataset, bins_of_dataset)
             also(record, dataset, predictions)
         return found
 

@@ -48,7 +48,7 @@ class PaperPair(_Model):
             for metric in better.metrics.keys() & than[better.dataset].keys():
                 difference = better.metrics[metric] - than[better.dataset][metric]
                 found[metric][better.dataset] = round(100 * difference, 4)
-        return {metric: own for metric, own in found.items() if own}
+        return {metric: regimes for metric, regimes in found.items() if regimes}
 
 
 class Column(_Model):

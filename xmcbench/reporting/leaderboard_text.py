@@ -140,8 +140,8 @@ def _summary(board: Leaderboard) -> TextTable:
         budget = f"budget: {budget_text(group.budget)}"
         about = title(group).removeprefix(f"{group.dataset}, ").replace(budget, short_budget(group.budget))
         found = (printable(best.label), f"{group.sort} {cell(best, group.sort)}") if best else ("-", "-")
-        own = (group.dataset, group.source)
-        counts = ((others[own] - 1, "table"), (len(derived[own]), "variant"))
+        place = (group.dataset, group.source)
+        counts = ((others[place] - 1, "table"), (len(derived[place]), "variant"))
         also = ", ".join(number(count, noun) for count, noun in counts if count)
         lines.append((group.dataset, about, str(len(group.rows)), *found, also))
     notes = ["`xmcbench leaderboard --dataset NAME` shows the main table of a dataset, and how to see its other ones."]
@@ -209,7 +209,15 @@ def _columns(group: Group) -> list[Column]:
     if any(group.sort in row.against for row in rows):
         head = Heading("against", left=True, importance=50)
         pairs = [(row.against.get(group.sort), row.against_source) for row in rows]
-        columns.append((head, [Cell("-" if own is None else f"{100 * own:+.2f} ({source})") for own, source in pairs]))
+        columns.append(
+            (
+                head,
+                [
+                    Cell("-" if difference is None else f"{100 * difference:+.2f} ({source})")
+                    for difference, source in pairs
+                ],
+            )
+        )
     numeric = [cells for head, cells in columns[2:] if not head.left]
     for at, row in enumerate(rows):  # one without metrics shows its status in the first of these, nothing in the others
         if row.status not in SCORED:
@@ -238,8 +246,8 @@ def _metric_cells(group: Group, metric: str) -> list[Cell]:
     marks = [of_value(row, metric) for row in group.rows]
     width = max(map(len, marks), default=0)
     return [
-        Cell(cell(row, metric) or "-", stand_out.get(row.metrics.get(metric, -1.0), "") if row.rank else "", own)
-        for row, own in zip(group.rows, (own.ljust(width) for own in marks), strict=True)
+        Cell(cell(row, metric) or "-", stand_out.get(row.metrics.get(metric, -1.0), "") if row.rank else "", mark)
+        for row, mark in zip(group.rows, (mark.ljust(width) for mark in marks), strict=True)
     ]
 
 
@@ -251,7 +259,7 @@ def _uncertainty_columns(rows: Sequence[Row], metric: str) -> list[Column]:
         halves = [f"±{50 * (ends[1] - ends[0]):.1f}" if ends else "-" for ends in known]
         marks = [of_interval(row) if ends else "" for row, ends in zip(rows, known, strict=True)]
         width = max(map(len, marks))
-        cells = [Cell(text, symbols=own.ljust(width)) for text, own in zip(halves, marks, strict=True)]
+        cells = [Cell(text, symbols=mark.ljust(width)) for text, mark in zip(halves, marks, strict=True)]
         columns.append((Heading("95 %", importance=65), cells))
     if any(row.std for row in rows):
         deviations = [f"{100 * row.std[metric]:.2f} ×{len(row.seeds)}" if metric in row.std else "-" for row in rows]
@@ -280,12 +288,12 @@ def _values(group: Group, row: Row, metrics: Sequence[str], facts: Sequence[str]
         **{name: row.metrics.get(name) for name in metrics},
         **{
             f"{name} {part}": value
-            for name, own in spreads.items()
-            for part, value in zip(SPREAD, (*own, row.against.get(name)), strict=True)
+            for name, spread in spreads.items()
+            for part, value in zip(SPREAD, (*spread, row.against.get(name)), strict=True)
         },
         **{name: row.facts.get(name) for name in facts},
         "against_source": row.against_source,
-        "claims": "; ".join(f"{claim.id}: {own}" for claim in row.claims for own in claim.regimes),
+        "claims": "; ".join(f"{claim.id}: {regime}" for claim in row.claims for regime in claim.regimes),
         "older": row.older,
         "codes": row.codes or None,
         "redefined": " ".join(row.redefined),

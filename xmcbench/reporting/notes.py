@@ -326,7 +326,7 @@ def _far_below(group: Group) -> Iterator[Note]:
     best = max((row for row in ranked if row.plugin in BASELINES), key=share, default=None)
     for row in ranked if best is not None else ():
         if best and row.facts.get("steps") and not row.below_popular and share(row) < FAR * share(best):
-            values = " and ".join(f"{100 * own.metrics[group.sort]:.1f}" for own in (row, best))
+            values = " and ".join(f"{100 * one.metrics[group.sort]:.1f}" for one in (row, best))
             text = f"{row.label}: far below {best.label}, which trains nothing ({group.sort} {values})"
             yield of_row(row, f"{text}: most likely {row.wrong}.")
 

@@ -101,7 +101,7 @@ def _with_states(group: Group, reproduced: Mapping[str, Reproduced]) -> Group:
     """The group's rows with what came of training their trials again."""
 
     def state(row: Row) -> Row:
-        folded = tuple(state(own) for own in row.folded if own.keys != row.keys)
+        folded = tuple(state(variant) for variant in row.folded if variant.keys != row.keys)
         row = replace(row, reproduced=of_all(reproduced.get(key) for key in row.keys))
         return replace(row, folded=(row, *folded)) if row.folded else row
 
@@ -123,7 +123,7 @@ def _wanted(
         records = [record for record in records if record.trial.track == view.track]
         published = [row for row in published if row.track == view.track]
     if not records and not published:
-        where = [f"{name} {own}" for name, own in (("dataset", view.dataset), ("track", view.track)) if own]
+        where = [f"{name} {wanted}" for name, wanted in (("dataset", view.dataset), ("track", view.track)) if wanted]
         raise XMCBenchError(f"found no rows of {', '.join(where) or 'any dataset'}, expected some")
     return records, published
 
@@ -146,8 +146,12 @@ def _budgets(records: Sequence[Record], wanted: str | None) -> set[Budget]:
     except ValueError:
         raise XMCBenchError(f"--budget {wanted}: found {number!r}, expected a number as in steps=1000") from None
     limits = {budget: budget.limits() for budget in budgets}
-    known = {f"{own}={value:.10g}" for budget in limits.values() for own, value in budget.items()}
-    matches = {budget for budget, own in limits.items() if name in own and (limit is None or own[name] == limit)}
+    known = {f"{limit_name}={value:.10g}" for budget in limits.values() for limit_name, value in budget.items()}
+    matches = {
+        budget
+        for budget, of_budget in limits.items()
+        if name in of_budget and (limit is None or of_budget[name] == limit)
+    }
     if not matches:
         raise UnknownNameError("budget", wanted, known, "in these records")
     return matches

@@ -255,7 +255,9 @@ def short_budget(budget: Mapping[str, float]) -> str:
     '2.5T operations, 10 epochs'
     """
     names = {"flops": "operations", "encoder_tokens": "tokens"}
-    return ", ".join(f"{short_number(own)} {_unit(names.get(name, name), own)}" for name, own in budget.items())
+    return ", ".join(
+        f"{short_number(amount)} {_unit(names.get(name, name), amount)}" for name, amount in budget.items()
+    )
 
 
 def _unit(name: str, limit: float) -> str:

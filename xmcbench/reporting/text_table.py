@@ -244,7 +244,10 @@ def _markdown(table: TextTable) -> str:
     ]
     head, *body = _padded(headings, rows)
     dashes = ["-" * (max(len(text), 3) - 1) for text in head]
-    rules = [f":{own}" if h.left else f"{own}:" for h, own in zip(headings, dashes, strict=True)]
+    rules = [
+        f":{dashes_of_column}" if h.left else f"{dashes_of_column}:"
+        for h, dashes_of_column in zip(headings, dashes, strict=True)
+    ]
     lines = [f"| {' | '.join(line)} |" for line in (head, rules, *body)]
     title = f"### {escape_markdown(table.title)}" if table.title else ""
     return "\n\n".join(filter(None, [title, "\n".join(lines), render_notes(table.notes, "markdown")]))

@@ -50,7 +50,7 @@ def encode(event: Event) -> str:
     >>> decode(encode(Recorded("0c")))
     Recorded(key='0c')
     """
-    fields = {name: dict(own) if isinstance(own, Mapping) else own for name, own in vars(event).items()}
+    fields = {name: dict(value) if isinstance(value, Mapping) else value for name, value in vars(event).items()}
     return dumps({"event": type(event).__name__, **fields}) + "\n"
 
 

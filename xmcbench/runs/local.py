@@ -149,8 +149,8 @@ class LocalExecutor(Executor):
     def has_room(self, needs: Needs) -> bool:
         busy = sum(trial.task.needs.workers for trial in self._running)
         shared = self._parallel > len(self._gpus.users)  # more at once than there are GPUs is what the user asks for
-        own = shared or self._gpus.has_free(needs)
-        return not self._running or (own and busy + needs.workers <= self._parallel)
+        at_once = shared or self._gpus.has_free(needs)
+        return not self._running or (at_once and busy + needs.workers <= self._parallel)
 
     def start(self, task: Task) -> None:
         log = task.job.directory / "log.txt"

@@ -126,11 +126,11 @@ def _fused(store: Store, record: Record) -> FusedModel:
     """The models of a fusion's parts, without its rule. Raises XMCBenchError where a part has none, or another one."""
     parts = []
     for part in record.parts:
-        own = store.record(part.key)
-        if own is None or own.digests.get(PREDICTIONS) != part.predictions:
-            found = "is not in the store" if own is None else "was run again since"
+        stored = store.record(part.key)
+        if stored is None or stored.digests.get(PREDICTIONS) != part.predictions:
+            found = "is not in the store" if stored is None else "was run again since"
             raise XMCBenchError(f"{record.trial.label}: its part {part.name} ({part.key}) {found}: fuse again")
-        parts.append(load_saved_model(store, own))
+        parts.append(load_saved_model(store, stored))
     return FusedModel(parts)
 
 

@@ -61,9 +61,9 @@ class Sample(BaseModel):
 
     def as_dict(self, metric: str) -> dict[str, Any]:
         """The sample as a record keeps it."""
-        own, *again = (abs(value) if math.isfinite(value) else None for value in self.qualities(metric))
+        first, *again = (abs(value) if math.isfinite(value) else None for value in self.qualities(metric))
         last = self.records[-1]
-        told = {"settings": self.settings, "quality": own, "trial": last.key, "budget": last.trial.budget.limits()}
+        told = {"settings": self.settings, "quality": first, "trial": last.key, "budget": last.trial.budget.limits()}
         return told | ({"again": [value for value in again if value is not None]} if again else {})
 
 
@@ -265,7 +265,7 @@ class Search:
     def as_dict(self) -> dict[str, Any]:
         """The entry of a record: how the configuration was chosen, and what all samples spent."""
         samples = self.journal.samples
-        records = {own.key: own for sample in samples for own in (*sample.records, *sample.again)}.values()
+        records = {record.key: record for sample in samples for record in (*sample.records, *sample.again)}.values()
         spent = {name: sum(float(record.spent.get(name, 0)) for record in records) for name in COSTS}
         return {
             "by": f"{self.tune.searcher}, scheduler {self.tune.scheduler}",

@@ -33,8 +33,8 @@ def put_encoder(document: YamlDocument, name: str) -> None:
 def allow_incomplete(document: YamlDocument) -> None:
     """Let every encoder in the file train where its weights are missing or do not fit: `--allow`."""
     for key_path, encoder in _encoders(document.data).items():
-        own = encoder if isinstance(encoder, dict) else {"name": encoder}
-        put(document, (*key_path, "encoder"), {**own, "incomplete": True}, "--allow")
+        settings = encoder if isinstance(encoder, dict) else {"name": encoder}
+        put(document, (*key_path, "encoder"), {**settings, "incomplete": True}, "--allow")
 
 
 def _encoders(data: dict[str, Any]) -> dict[KeyPath, Any]:

@@ -64,8 +64,8 @@ class Suite(SuiteFile):
         plain = {variant.label: dict(flatten(variant.config)) for variant in self.variants}
         labels: dict[tuple[str, str], dict[str, None]] = {}
         for trial in trials:
-            own = plain[trial.label]
-            differing = [(name, value) for name, value in flatten(trial.config) if own.get(name, ...) != value]
+            before = plain[trial.label]
+            differing = [(name, value) for name, value in flatten(trial.config) if before.get(name, ...) != value]
             if text := ", ".join(f"{name} {json.dumps(value)}" for name, value in differing):
                 labels.setdefault((trial.dataset, text), {})[trial.label] = None
         return [f"{', '.join(names)} on {dataset}: {text}" for (dataset, text), names in labels.items()]

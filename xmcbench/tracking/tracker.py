@@ -40,12 +40,12 @@ class Point(Mapping[str, float]):
         """The point of a record's curve."""
         spent: dict[str, Any] = {name: values[name] for name in SPENT_BEFORE if name in values}
         whole = {name: int(spent[name]) for name in ("steps", "encoder_tokens") if name in spent}
-        metrics = {name: own for name, own in values.items() if name not in SPENT_BEFORE}
+        metrics = {name: value for name, value in values.items() if name not in SPENT_BEFORE}
         return cls(metrics, **spent | whole)
 
     @property
     def _values(self) -> dict[str, float]:
-        spent = {name: own for name in SPENT_BEFORE if (own := getattr(self, name)) is not None}
+        spent = {name: amount for name in SPENT_BEFORE if (amount := getattr(self, name)) is not None}
         return {**spent, **self.metrics}
 
     def __getitem__(self, name: str) -> float:

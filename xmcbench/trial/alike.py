@@ -41,14 +41,14 @@ def superseded(groups: Sequence[Sequence[Record]]) -> list[str]:
 
 
 def _difference(group: Sequence[Record], newest: Sequence[Record]) -> str:
-    own, new, count = group[0], newest[0], f"{len(group)} trial{'s' * (len(group) > 1)}"
-    if own.status not in SCORED or own.but_seed == new.but_seed:
+    old, new, count = group[0], newest[0], f"{len(group)} trial{'s' * (len(group) > 1)}"
+    if old.status not in SCORED or old.but_seed == new.but_seed:
         return ""
-    if own.code != new.code:
-        return f"{code_name(own)} of {count}, now {code_name(new)}"
-    if own.pretrained != new.pretrained:
+    if old.code != new.code:
+        return f"{code_name(old)} of {count}, now {code_name(new)}"
+    if old.pretrained != new.pretrained:
         return f"other content of the pretrained model, of {count}"
-    return f"other test targets, of {count}" if own.truth_hash != new.truth_hash else ""
+    return f"other test targets, of {count}" if old.truth_hash != new.truth_hash else ""
 
 
 def several_codes(records: Iterable[Record]) -> int:

@@ -235,7 +235,7 @@ def memory_taken(spent: Mapping[str, Any]) -> float:
     It is a GPU's where the worker has one, else resident memory. Ledgers from before either was noted by worker have
     that of the whole trial.
     """
-    known = next((own for name in _MEMORY if (own := spent.get(name))), 0.0)
+    known = next((peak for name in _MEMORY if (peak := spent.get(name))), 0.0)
     return float(max(known) if isinstance(known, list) else known)
 
 

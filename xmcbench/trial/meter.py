@@ -87,14 +87,14 @@ def metering() -> Iterator[Meter]:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         hook = register_optimizer_step_post_hook(lambda *_: meter.updates.update([current_stage()]))
-    children, waits, own, start = children_cpu_seconds(), _waits(), process_time(), perf_counter()
+    children, waits, processors, start = children_cpu_seconds(), _waits(), process_time(), perf_counter()
     try:
         yield meter
     finally:
-        meter.seconds, own = perf_counter() - start, process_time() - own
+        meter.seconds, processors = perf_counter() - start, process_time() - processors
         meter.waited_seconds = max((wait - waits.get(thread, 0.0) for thread, wait in _waits().items()), default=0.0)
         meter.children_cpu_seconds = max(0.0, children_cpu_seconds() - children)
-        meter.cpu_seconds = own + meter.children_cpu_seconds
+        meter.cpu_seconds = processors + meter.children_cpu_seconds
         _meter = None
         if hook is not None:
             hook.remove()
@@ -137,10 +137,10 @@ def children_cpu_seconds() -> float:
     seconds = times.children_user + times.children_system
     for child in psutil.Process().children(recursive=True):
         try:
-            own = child.cpu_times()
+            of_child = child.cpu_times()
         except psutil.Error:  # it ended meanwhile
             continue
-        seconds += own.user + own.system
+        seconds += of_child.user + of_child.system
     return seconds
 
 

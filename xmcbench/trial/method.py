@@ -229,8 +229,8 @@ def check_plugin(thing: Any) -> None:
             raise TypeError(f"{thing.__name__}.info.{name} is the text {given!r}, expected a tuple: ({given!r},)")
     if type(thing.info.version) is not int:
         raise TypeError(f"{thing.__name__}.info.version is {thing.info.version!r}, expected a whole number")
-    own = plugin_package(thing.__module__)
-    if late := [name for name in thing.late_imports if plugin_package(name) == own]:
+    package = plugin_package(thing.__module__)
+    if late := [name for name in thing.late_imports if plugin_package(name) == package]:
         raise TypeError(f"{thing.__name__}.late_imports names {late[0]!r}, its own module: import it in fit")
     check_config(thing, Method)
     if taken := sorted(NOT_SETTINGS & thing.Config.model_fields.keys()):

@@ -133,8 +133,8 @@ def evaluator_digests(names: Iterable[str]) -> dict[str, str]:
     A name may have parameters: `Head:most=50`.
     """
     families = {name: name.partition(":")[0] for name in names}
-    own = {name: family for name, family in families.items() if registry().origin("evaluator", family) != OWN}
-    return {name: code_of(registry().packages("evaluator", family)).digest for name, family in own.items()}
+    others = {name: family for name, family in families.items() if registry().origin("evaluator", family) != OWN}
+    return {name: code_of(registry().packages("evaluator", family)).digest for name, family in others.items()}
 
 
 def code_files(kind: str, name: str) -> tuple[Path, ...]:
@@ -161,11 +161,11 @@ def _commit_of(files: tuple[Path, ...]) -> dict[str, Any]:
     """The commit that holds the files; `dirty` where one of them differs from it or is not in it."""
     commits, dirty = set(), False
     for folder in {path.parent for path in files}:
-        own = [path.name for path in files if path.parent == folder]
+        names = [path.name for path in files if path.parent == folder]
         commit = ask_git(folder, "rev-parse", "HEAD")
         if commit is None:
             return {}
         commits.add(commit)
-        tracked = (ask_git(folder, "ls-files", "--", *own) or "").splitlines()
-        dirty |= len(tracked) < len(own) or bool(ask_git(folder, "status", "--porcelain", "--", *own))
+        tracked = (ask_git(folder, "ls-files", "--", *names) or "").splitlines()
+        dirty |= len(tracked) < len(names) or bool(ask_git(folder, "status", "--porcelain", "--", *names))
     return {"commit": min(commits), "dirty": dirty or len(commits) > 1} if commits else {}

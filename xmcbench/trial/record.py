@@ -162,7 +162,9 @@ class Record(Frozen):
         Their trials, the code and the pretrained models that made them, the definitions of metrics and the test targets
         are the same.
         """
-        named = [f"{name} {own}" for names in (self.evaluators, self.pretrained) for name, own in sorted(names.items())]
+        named = [
+            f"{name} {digest}" for names in (self.evaluators, self.pretrained) for name, digest in sorted(names.items())
+        ]
         parts = [self.trial.but_seed, self.code, str(self.metric_version), self.truth_hash, *named]
         return "\n".join(parts)
 

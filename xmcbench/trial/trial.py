@@ -67,7 +67,7 @@ class Trial(Frozen):
     def matches(self, name: str) -> bool:
         """Whether its label, or `dataset/label`, is `name` or matches it as a shell pattern."""
         names = (self.label, f"{self.dataset}/{self.label}")
-        return name in names or any(fnmatchcase(own, name) for own in names)
+        return name in names or any(fnmatchcase(path, name) for path in names)
 
     def changed(self, **changes: Any) -> Trial:
         """A trial with these fields changed. Unlike `model_copy` it does not keep this trial's cached key."""

@@ -26,8 +26,8 @@ def charge_part(limit: str) -> str:
 
 def older_parts(versions: Versions, newest: Versions, limits: Collection[str]) -> dict[str, int]:
     """The parts of `versions` that are older than `newest`, in a trial that any of `limits` can end."""
-    own = dict.fromkeys(map(charge_part, limits), 1) | dict(versions)
-    return {part: version for part, version in own.items() if version < newest.get(part, 0)}
+    stated = dict.fromkeys(map(charge_part, limits), 1) | dict(versions)
+    return {part: version for part, version in stated.items() if version < newest.get(part, 0)}
 
 
 def harness_versions(metric: str | None, limits: Collection[str]) -> dict[str, int]:

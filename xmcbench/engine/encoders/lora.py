@@ -59,16 +59,16 @@ def read_adapters(transformer: nn.Module, directory: Path, name: str) -> None:
         saved = {key.removeprefix(PREFIX): value for key, value in load_file(directory / ADAPTERS).items()}
     except (OSError, SafetensorError) as problem:
         raise XMCBenchError(f"{directory / ADAPTERS}: cannot be read ({problem}), expected adapters") from problem
-    own = {key.replace(".default.", "."): p for key, p in transformer.named_parameters() if p.requires_grad}
-    for key in sorted(own.keys() | saved.keys()):
-        expected, found = (list(part[key].shape) if key in part else "none" for part in (own, saved))
+    trained = {key.replace(".default.", "."): p for key, p in transformer.named_parameters() if p.requires_grad}
+    for key in sorted(trained.keys() | saved.keys()):
+        expected, found = (list(part[key].shape) if key in part else "none" for part in (trained, saved))
         if expected != found:
             raise XMCBenchError(
                 f"{directory / ADAPTERS}: {key}: found {found}, expected {expected}: adapters of another model than "
                 f"{name!r}, or of other settings"
             )
     with torch.no_grad():
-        for key, parameter in own.items():
+        for key, parameter in trained.items():
             parameter.copy_(saved[key])
 
 

@@ -44,9 +44,9 @@ class TripletLoss(Settings):
         """`losses.triplet` with these settings."""
         from xmcbench.engine.losses.triplet_loss import triplet
 
-        own = self.model_dump(include={"margin", "hardest", "weight_temperature", "bystanders"})
+        settings = self.model_dump(include={"margin", "hardest", "weight_temperature", "bystanders"})
         weights_P = positives.weights(self.positives)
-        return triplet(queries_BD, labels_SD, positives, weights_P, over_negatives="mean", **own)
+        return triplet(queries_BD, labels_SD, positives, weights_P, over_negatives="mean", **settings)
 
     def unused(self) -> frozenset[str]:
         return super().unused() | ({"bystanders"} if self.weight_temperature is None else set())

@@ -207,10 +207,10 @@ class DryRun:
             per_query += true_labels(work.train, batch) * self.probe.true_label_flops
         sizes = len(batch.query_ids), len(batch.label_ids)
         per_query += sizes[0] * self.probe.query_pair_flops * (sizes[1] + self.probe.scored_dimension)
-        own = self.probe.module_flops(*sizes)
+        module_flops = self.probe.module_flops(*sizes)
         if self.sampler.extends_pool or self.sampler.observes:
-            own += sum(count * of_text for count, of_text in zip(sizes, self.probe.vector_flops, strict=True))
-        counted = flops.Count(round(sizes[0] * per_query + looked), round(own))
+            module_flops += sum(count * of_text for count, of_text in zip(sizes, self.probe.vector_flops, strict=True))
+        counted = flops.Count(round(sizes[0] * per_query + looked), round(module_flops))
         cost = self.charging.step_cost(batch, work.query_lengths_N, self.label_lengths_L, counted)
         if cost["encoder_tokens"] > self._most_tokens:
             self.largest, self._most_tokens = batch, cost["encoder_tokens"]

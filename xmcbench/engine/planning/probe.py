@@ -285,10 +285,10 @@ def _label_width(few: EmbeddingMethod, dimension: int) -> int:
 
 def _without_encoder(method: EmbeddingMethod, dimension: int, **settings: Any) -> EmbeddingMethod:
     """The method with these settings, and in place of its encoder what has only its dimension."""
-    own = type(method)(method.config.model_copy(update=settings))
+    copy = type(method)(method.config.model_copy(update=settings))
     encoder: Any = nn.Module()
-    encoder.dimension, own.encoder = dimension, encoder
-    return own
+    encoder.dimension, copy.encoder = dimension, encoder
+    return copy
 
 
 def _groups(full: EmbeddingMethod, work: Workload) -> tuple[int, int]:

@@ -156,7 +156,7 @@ class Sampler:
         import torch
 
         parts = enumerate(self.parts)
-        return {f"{i}.{name}": torch.as_tensor(own) for i, part in parts for name, own in part.state().items()}
+        return {f"{i}.{name}": torch.as_tensor(value) for i, part in parts for name, value in part.state().items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned."""

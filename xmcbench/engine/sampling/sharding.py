@@ -45,7 +45,7 @@ class Shard:
         column_S, kept_P = torch.from_numpy(np.cumsum(mine_S) - 1), torch.from_numpy(mine_S)[pairs.columns_P]
         rows_P, columns_P = pairs.rows_P[kept_P], column_S[pairs.columns_P[kept_P]]
         chosen = {which: weights_P[kept_P] for which, weights_P in pairs.chosen.items()}
-        own = Positives(
+        positives = Positives(
             rows_P, columns_P, pairs.num_queries, int(mine_S.sum()), chosen, self.workers, score=pairs.score
         )
-        return replace(batch, label_ids=batch.label_ids[mine_S], positives=own)
+        return replace(batch, label_ids=batch.label_ids[mine_S], positives=positives)

@@ -113,10 +113,10 @@ class BatchEmbedder:
     def mining_vectors(self, embedded: EmbeddedBatch) -> tuple[Tensor, Tensor]:
         """The vectors that the sampler sees: of all queries, and of all labels of the pool by ascending id."""
         method, shard, ids = self.method, self.method.shard, embedded.share.label_ids
-        own = shard.queries(len(embedded.queries_BD))
+        rows = shard.queries(len(embedded.queries_BD))
         labels_SD = embedded.labels_SD.detach() if method.encodes_labels else embedded.labels_SD.new_empty(len(ids), 0)
         with evaluating(method.modules):
-            queries_BD = shard.workers.gather(method.mining_query_vectors(embedded.queries_BD.detach()[own]))
+            queries_BD = shard.workers.gather(method.mining_query_vectors(embedded.queries_BD.detach()[rows]))
             labels_SD = method.mining_label_vectors(labels_SD, ids)
         by_worker = np.argsort(shard.owner_L[embedded.whole.label_ids], kind="stable")
         return queries_BD, shard.workers.gather(labels_SD)[upload(np.argsort(by_worker), self.device)]

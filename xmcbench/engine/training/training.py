@@ -55,8 +55,8 @@ class Checkpoints:
 
     def is_flat(self) -> bool:
         """Whether the metric has not improved for as many evaluations as the suite's patience allows."""
-        own, curve = self.run.held_out, self.run.log.curve
-        return own is not None and is_flat(curve, own.metric, own.patience, own.lower_is_better)
+        held_out, curve = self.run.held_out, self.run.log.curve
+        return held_out is not None and is_flat(curve, held_out.metric, held_out.patience, held_out.lower_is_better)
 
     def save_if_due(self, epoch: int, index: int, *, evaluated: bool) -> None:
         """Write a checkpoint after an evaluation, and when the last one is as old as the run says, or `SECONDS`.
