@@ -80,6 +80,44 @@ def test_listings_import_no_framework(arguments: list[str], tmp_path: Path, monk
     assert "run" in arguments or "yaml" not in found
 
 
+@pytest.mark.parametrize("arguments", LISTINGS.values(), ids=LISTINGS)
+def test_listings_load_no_numpy(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plugins import it, and use it in functions only."""
+    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path))
+    if "run" in arguments:
+        load("shop-1k", tmp_path, tmp_path)
+    command = [sys.executable, "-X", "importtime", "-m", "xmcbench", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "xmcbench" in loaded
+    assert not loaded & {"numpy", "scipy"}
+
+
+LATE = "from xmcbench.files.late_modules import load_late; load_late(['methods']); "
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import numpy as np; assert np.arange(3).sum() == 3",
+        "from numpy import arange; assert arange(3).sum() == 3",
+        "import numpy.random; assert numpy.random.default_rng(0).random() < 1",
+        "from numpy.typing import NDArray; assert NDArray",
+        "import scipy; assert scipy.sparse.csr_array((2, 3)).shape == (2, 3)",
+        "import scipy.sparse as sparse; assert sparse.eye_array(2).sum() == 2",
+        "import torch; assert torch.ones(2).numpy().sum() == 2",
+    ],
+)
+def test_a_late_module_is_the_whole_module_once_it_is_used(use: str) -> None:
+    assert "numpy._core" not in modules_after(f"{LATE}import numpy, scipy")
+    assert "numpy._core" in modules_after(LATE + use)
+
+
+def test_only_listings_load_modules_late() -> None:
+    late = "from xmcbench.files.late_modules import load_late; load_late(['run', 'suite.yaml']); import numpy"
+    assert "numpy._core" in modules_after(late)
+
+
 def test_a_command_starts_almost_without_garbage_collections() -> None:
     """What imports allocate stays; the default thresholds walk it about 150 times."""
     call = (

@@ -14,6 +14,9 @@ def main() -> None:
     """Run the command line."""
     gc.set_threshold(ALLOCATIONS)
     try:
+        from xmcbench.files.late_modules import load_late
+
+        load_late(sys.argv[1:])
         from xmcbench.cli import main as command
 
         command()

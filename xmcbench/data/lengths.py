@@ -21,7 +21,9 @@ def count_words(texts: PackedTexts) -> np.ndarray:
     [2, 0, 1]
     """
     data, offsets = np.asarray(texts.data), texts.offsets
-    blank = _BLANK[data]
+    blank_of_byte = np.zeros(256, bool)
+    blank_of_byte[np.frombuffer(b" \t\r\n", np.uint8)] = True
+    blank = blank_of_byte[data]
     starts = ~blank
     starts[1:] &= blank[:-1]
     # The first byte of a text can start a word, regardless of the last byte of the text before it.
@@ -80,5 +82,3 @@ def _count(marked: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 BEYOND_ASCII, FIRST_OF_MANY = 0x80, 0xC0  # bytes in UTF-8 from here on: of other characters, the first of each
-_BLANK = np.zeros(256, bool)
-_BLANK[np.frombuffer(b" \t\r\n", np.uint8)] = True

@@ -14,8 +14,8 @@ from xmcbench.data.pairs import binary, contains, find, map_chunks
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
 
-_LAST = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # the key of a pad
-_SIGN = np.uint32(0x8000_0000)
+_LAST = 0xFFFF_FFFF_FFFF_FFFF  # the key of a pad
+_SIGN = 0x8000_0000
 
 
 def rank(indices: np.ndarray, scores: np.ndarray, k: int) -> Predictions:
@@ -73,7 +73,7 @@ def _sort_keys(indices: np.ndarray, scores: np.ndarray) -> np.ndarray:
 def _unpack(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The labels (int32) and scores (float32) that `_sort_keys` packed."""
     ascending = ~(keys >> np.uint64(32)).astype(np.uint32)
-    bits = np.where(ascending & _SIGN, ascending & ~_SIGN, ~ascending)
+    bits = np.where(ascending & _SIGN, ascending ^ _SIGN, ~ascending)
     scores = bits.view(np.float32)
     scores[keys == _LAST] = -np.inf
     return keys.astype(np.uint32).view(np.int32), scores

@@ -18,7 +18,8 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.budget import Budget
 
-Ask = Callable[[Any, Texts, Budget | None], np.ndarray]  # settings, texts, budget: float32 [M, D] of the first M texts
+# Settings, texts, budget: float32 [M, D] of the first M texts.
+Ask = Callable[[Any, Texts, Budget | None], "np.ndarray"]
 _ask: Ask | None = None
 
 
