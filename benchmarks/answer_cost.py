@@ -3,7 +3,7 @@
     python benchmarks/answer_cost.py --data DIRECTORY --store STORE --markdown docs/serving.md --figures docs/pictures
 
 `--set budget.flops=2e12` gives the transformers no larger a budget than the other methods; `--dataset NAME` asks for
-other datasets than those of the suites. Trains what the store lacks, one thread each, and prints what
+other datasets than those of the suites. Trains what the store lacks, and prints what
 `xmcbench answer-cost` says of the models, in one thread.
 """
 
@@ -17,6 +17,8 @@ from pathlib import Path
 import yaml
 from report import END, options, put
 
+import xmcbench as xb
+
 SUITES = [Path(__file__).parents[1] / "suites" / "real" / f"{name}.yaml" for name in ("serving", "serving-minilm")]
 MARK = "<!-- table of answer_cost.py -->"
 SEARCHES = "exact,faiss-hnsw,faiss-ivf"
@@ -29,30 +31,31 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=300)
     parser.add_argument("--dataset", action="append", metavar="NAME", help="in place of the suites' own; repeatable")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a change of both suites")
+    parser.add_argument(
+        "--without", action="append", default=[], metavar="LABEL", help="a method to leave out; repeatable"
+    )
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="also draw quality against milliseconds")
     given = parser.parse_args()
-    places = ["--data", str(given.data), "--store", str(given.store)]
-    changed = [part for name in given.dataset or [] for part in ("--dataset", name)]
-    changed += [part for change in given.set for part in ("--set", change)]
-    asked = dict[str, None]()
+    places: dict[str, Path] = {"data": given.data, "store": given.store}
+    keys = dict[tuple[str, str], str]()  # by dataset and label; both suites have `popular`
     for suite in SUITES:
-        xmcbench("run", str(suite), *changed, *places, stdout=sys.stderr)
-        written = yaml.safe_load(suite.read_text())
-        datasets = given.dataset or written["datasets"]
-        asked |= dict.fromkeys(f"{dataset}/{label}" for dataset in datasets for label in written["methods"])
+        only = [label for label in yaml.safe_load(suite.read_text())["methods"] if label not in given.without]
+        done = xb.run(suite, only=only, sets=given.set, datasets=given.dataset or (), **places)
+        for record in done.measured.records.values():
+            keys.setdefault((record.trial.dataset, record.trial.label), record.key)
     figures = ["--figures", str(given.figures)] if given.figures else []
     measuring = ["--search", SEARCHES, "--texts", str(given.texts), *figures]
-    text = xmcbench("answer-cost", *asked, *measuring, *places, stdout=subprocess.PIPE)
+    text = answer_cost(*keys.values(), *measuring, *(f"--{name}={path}" for name, path in places.items()))
     print(text)
     if given.markdown:
-        put(f"```text\n{text}```", given.markdown, MARK, END)
+        put(f"```text\n{text.rstrip()}\n```", given.markdown, MARK, END)
 
 
-def xmcbench(*arguments: str, stdout: object) -> str:
-    """Run a command of xmcbench in one thread; what it printed where `stdout` is a pipe."""
-    command = [sys.executable, "-m", "xmcbench", *arguments]
+def answer_cost(*arguments: str) -> str:
+    """What `xmcbench answer-cost` prints, in one thread."""
+    command = [sys.executable, "-m", "xmcbench", "answer-cost", *arguments]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, check=True, stdout=stdout, text=True, env=environment).stdout or ""  # type: ignore[call-overload, no-any-return]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Cost:
     first_seconds: float  # from the start of loading to the first answer
     memory: int  # bytes of the process and of those that it started, after all answers
     disk: int  # bytes of the model's files
-    recall: tuple[float, float, float] | None  # of an approximate search, with its 95 % interval; None: exact
+    recall: tuple[float, float, float] | None  # of an approximate search, with its 95 % interval; None: it has none
 
 
 def answer_cost(
@@ -220,7 +220,7 @@ def shown(costs: Sequence[Cost]) -> str:
     ordered = sorted(costs, key=lambda one: (-one.metrics[names[0]], one.alone_ms))
     rows = []
     for one, first in zip(ordered, on_front(ordered), strict=True):
-        recall = "exact" if one.recall is None else "{:.1f} ({:.1f} to {:.1f})".format(*(100 * x for x in one.recall))
+        recall = "-" if one.recall is None else "{:.1f} ({:.1f} to {:.1f})".format(*(100 * x for x in one.recall))
         rows.append((
             one.name + ("*" if first else ""), *(f"{100 * one.metrics[name]:.2f}" for name in names),
             f"{one.alone_ms:.1f}", f"{one.slow_ms:.1f}", f"{one.per_second:,.0f}", f"{one.first_seconds:.1f}",

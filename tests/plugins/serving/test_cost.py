@@ -68,7 +68,7 @@ def test_models_answer_and_an_approximate_search_says_what_it_misses(
     code, printed, _ = told(capsys, *asked, "--search", "exact,faiss-hnsw", "--figures", bench.root / "figures")
     rows = {line.split("  ")[0].rstrip("*"): line for line in printed.splitlines() if " MB " in line}
     assert (code, set(rows)) == (0, {"encoder, exact", "encoder, faiss-hnsw", "popular"})
-    assert rows["encoder, exact"].endswith("exact")
+    assert rows["encoder, exact"].endswith(" -")
     assert " to " in rows["encoder, faiss-hnsw"]
     drawn = (bench.root / "figures" / "answer-cost-fake-20.svg").read_text(encoding="utf-8")
     assert all(f"<!-- {name} -->" in drawn for name in rows)
