@@ -78,6 +78,7 @@ def answer_cost(
     The models answer test texts as `xmcbench serve` does, one model after the other in processes of their own.
     """
     from xmcbench.reporting.find import find_trial
+    from xmcbench.reporting.notes import idle_parts
     from xmcbench.trial.store import Store
 
     place, wanted = Store(store), [name for name in metrics.split(",") if name]
@@ -95,7 +96,9 @@ def answer_cost(
         with patience(f"[{number}/{len(asked)}] {record.trial.label} {name}".rstrip()):
             costs.append(_alone(record, name, wanted, texts, batch, k, store, data))
     datasets = {name: [one for one in costs if one.dataset == name] for name in dict.fromkeys(c.dataset for c in costs)}
-    echo("\n\n".join(map(shown, datasets.values())))
+    idle = {record.trial.label: parts for record in records if (parts := idle_parts(record))}
+    never = "\n".join(f"{label}: never ran: {', '.join(parts)}." for label, parts in idle.items())
+    echo("\n\n".join([*map(shown, datasets.values()), *filter(None, [never])]))
     if figures is not None:
         from xmcbench_plugins.serving.cost_figure import draw_costs
 

@@ -9,6 +9,7 @@ from fakes.bench import Bench
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xmcbench.reporting import notes
 from xmcbench_plugins.serving.cost import WITHIN, Cost, advice, on_front, shown
 
 METRIC = "P@5"
@@ -72,6 +73,16 @@ def test_models_answer_and_an_approximate_search_says_what_it_misses(
     assert " to " in rows["encoder, faiss-hnsw"]
     drawn = (bench.root / "figures" / "answer-cost-fake-20.svg").read_text(encoding="utf-8")
     assert all(f"<!-- {name} -->" in drawn for name in rows)
+
+
+def test_a_part_of_a_method_that_never_ran_is_said(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XMCBENCH_PLUGINS", f"{TRUSTED},xmcbench")
+    monkeypatch.setattr(notes, "idle_parts", lambda record: (f"a part of {record.trial.label}",))
+    bench.run(bench.suite({"popular": {"method": "popular"}}, budget={"steps": 2}), debug=True)
+    asked = ("answer-cost", "popular", "--texts", "10", "--batch", "10", "--metrics", "P@1", *bench.places)
+    assert told(capsys, *asked)[1].endswith("\n\npopular: never ran: a part of popular.\n")
 
 
 @pytest.mark.parametrize(
