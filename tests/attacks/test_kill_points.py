@@ -91,11 +91,14 @@ def test_a_command_that_is_killed_anywhere_is_run_again_to_the_same_end(world: P
     assert run(world, command) == 0
     expected, changes = files(world), int((world / "changes").read_text())
     points = sorted({1 + at * (changes - 1) // (KILLS - 1) for at in range(KILLS)})
+    kills = 0
     for point in points:
         shutil.rmtree(world / "out")
-        assert run(world, command, point) == -signal.SIGKILL
+        code = run(world, command, point)
+        assert code in (0, -signal.SIGKILL)  # 0: it ended first, as it had fewer left-over files to remove
+        kills += code != 0
         assert results.items() <= files(world).items(), f"after a kill before change {point} of {changes}"
         assert run(world, command) == 0
         assert files(world) == expected, f"after a kill before change {point} of {changes}"
-    print(f"{name}: {len(points)} kills at {changes} changes")
-    assert len(points) > 2
+    print(f"{name}: {kills} kills at {changes} changes")
+    assert kills > 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from fakes.bench import Bench
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xmcbench.engine.planning.trials import _planner_here
 from xmcbench.runs import side_by_side
 from xmcbench.runs.runner import Runner, Settings
 from xmcbench.runs.side_by_side import SPARE, at_once
@@ -53,11 +55,19 @@ def test_together_they_never_need_more_than_what_is_free(
     assert count == 1 or count * max(size for size in needed if size is not None) <= SPARE * free
 
 
+@pytest.fixture
+def planner() -> Iterator[None]:
+    """The planner of this process forgets the datasets that it read."""
+    yield
+    _planner_here.cache_clear()
+
+
 def _runner(bench: Bench, parallel: int | None = None, **suite: object) -> Runner:
     path = bench.suite({"a": {"method": "dexml", "encoder": "nano", "negatives": "in-batch"}}, **suite)
     return Runner(Settings(suite=path, data=bench.root / "data", store=bench.store.root, parallel=parallel))
 
 
+@pytest.mark.usefixtures("planner")
 def test_a_suite_asks_for_it_and_the_command_line_and_budgets_of_seconds_come_first(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
