@@ -13,6 +13,7 @@ from fakes.bench import Bench
 from xmcbench.cli import main
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.ranked_groups import leaderboard
+from xmcbench.runs import local
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Status
 from xmcbench.trial.store import Store
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks and signals ar
 
 def test_two_trials_run_at_once_and_show_no_seconds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(local, "usable_cores", lambda: 4)
     bench.run(bench.suite(["fake-meets"], seeds=[0, 1]), parallel=2)
     records = list(bench.store.records())
     assert [record.status for record in records] == [Status.OK, Status.OK]

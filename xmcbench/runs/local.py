@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from xmcbench.data.pairs import usable_cores
 from xmcbench.files.secrets import redact_file
 from xmcbench.plugins.hookspecs import check_subclass, hookimpl
 from xmcbench.plugins.registry import registry
@@ -80,7 +81,7 @@ class _LocalTrial(RunningTrial):
         if gpus or task.needs.gpus == 0:
             environment[VISIBLE] = ",".join(gpus)
         if side_by_side > 1 and "OMP_NUM_THREADS" not in os.environ:
-            environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // side_by_side))
+            environment["OMP_NUM_THREADS"] = str(max(1, usable_cores() // side_by_side))
         request = {"directory": str(task.job.directory), "workers": task.needs.workers, "environment": environment}
         with theirs, suppress(BrokenPipeError, ConnectionResetError):  # of a server that ended, as `code` says
             socket.send_fds(server.channel, [json.dumps(request).encode()], [log, events, theirs.fileno()])
