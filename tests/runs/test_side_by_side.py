@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
 import pytest
@@ -62,9 +62,11 @@ def planner() -> Iterator[None]:
     _planner_here.cache_clear()
 
 
-def _runner(bench: Bench, parallel: int | None = None, **suite: object) -> Runner:
-    path = bench.suite({"a": {"method": "dexml", "encoder": "nano", "negatives": "in-batch"}}, **suite)
-    return Runner(Settings(suite=path, data=bench.root / "data", store=bench.store.root, parallel=parallel))
+def _runner(bench: Bench, parallel: int | None = None, only: Sequence[str] = ("a",), **suite: object) -> Runner:
+    dexml = {"method": "dexml", "encoder": "nano", "negatives": "in-batch"}
+    path = bench.suite({"a": dexml, "b": dexml | {"batch_size": 4}}, **suite)
+    settings = Settings(path, bench.root / "data", bench.store.root, only=only, parallel=parallel)
+    return Runner(settings)
 
 
 @pytest.mark.usefixtures("planner")
@@ -78,4 +80,5 @@ def test_a_suite_asks_for_it_and_the_command_line_and_budgets_of_seconds_come_fi
     chosen = _runner(bench, budget=limits, seeds=seeds, resources=auto)
     assert (chosen.parallel, chosen.why_parallel.split(" run")[0]) == (3, "3 trials")
     assert _runner(bench, 2, budget=limits, seeds=seeds, resources=auto).parallel == 2
+    assert _runner(bench, only=["b"], budget=limits, seeds=[0], resources=auto).parallel == 1
     assert _runner(bench, budget={"device_seconds": 9}, seeds=seeds, resources=auto).parallel == 1

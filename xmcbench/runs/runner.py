@@ -83,6 +83,7 @@ class Runner:
             allow=settings.allow,
         )
         self.chosen: dict[str, dict[str, Any]] = {}  # how tuning chose the configurations of trials, by key
+        self._plans: dict[str, TrialPlan | None] = {}  # of the trials that were planned, by key
 
     def plan(self) -> list[PlannedTrial]:
         """The plan of the suite's trials. Runs nothing, and writes nothing but prepared datasets."""
@@ -162,8 +163,9 @@ class Runner:
             return 1, ""
         if self.gpus or self.suite.resources.parallel != "auto":
             return max(1, len(self.gpus)), ""
-        first = {(trial.dataset, trial.label): trial for trial in reversed(trials)}
-        return at_once(len(trials), map(self._needed, first.values()))
+        selected = select(trials, self.settings.only)
+        first = {(trial.dataset, trial.label): trial for trial in reversed(selected)}
+        return at_once(len(selected), map(self._needed, first.values()))
 
     def _needed(self, trial: Trial) -> float | None:
         """The bytes of memory that all workers of a trial are predicted to need; None if it cannot be planned."""
@@ -257,7 +259,10 @@ class Runner:
         """
         from xmcbench.engine.planning.trials import plan_here  # imports torch
 
-        return plan_here(trial, self.settings.data, self.settings.cache, self.needs(trial).workers)
+        if trial.key not in self._plans:
+            workers = self.needs(trial).workers
+            self._plans[trial.key] = plan_here(trial, self.settings.data, self.settings.cache, workers)
+        return self._plans[trial.key]
 
     def _worth_planning(self, trial: Trial) -> bool:
         card, limits, data = self.cards[trial.dataset], trial.budget, self.extents[trial.dataset]
