@@ -31,7 +31,7 @@ from xmcbench.evaluation import InvalidPredictions, check_predictions, drop_igno
 from xmcbench.runs.file_guard import BrokenContractError, Guard, guarded
 from xmcbench.trial.meter import Meter, metering
 from xmcbench.trial.method import Method
-from xmcbench.trial.predictions import STORED, Predictions
+from xmcbench.trial.predictions import STORED, Predictions, found_by
 from xmcbench.trial.run import TrainingLog, derive_seed
 
 SAMPLE = 32
@@ -72,9 +72,7 @@ class Sample:
         exact = method.predict_exactly(self.texts, self.predictions.k)
         if exact is None:
             return None
-        best_SK = exact.indices[:, :, None]
-        found_SK = (best_SK == self.predictions.indices[:, None, :]).any(axis=2)
-        return float(found_SK[exact.indices >= 0].mean())
+        return float(found_by(self.predictions, exact).mean())
 
     def _compare(self, again: Predictions, problem: str) -> None:
         found, expected = again.indices.shape, self.predictions.indices.shape

@@ -29,3 +29,12 @@ class Predictions:
 
     def __len__(self) -> int:
         return int(self.indices.shape[0])
+
+
+def found_by(found: Predictions, exact: Predictions) -> np.ma.MaskedArray:
+    """[N, k] which labels of an exact search are among those that another one found; padding is masked.
+
+    Its mean is the recall of the other search.
+    """
+    among_NK = (exact.indices[:, :, None] == found.indices[:, None, :]).any(axis=2)
+    return np.ma.masked_array(among_NK, exact.indices < 0)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from xmcbench.trial.method import Method
-    from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
 
@@ -84,12 +83,12 @@ def answer_cost(
     place, wanted = Store(store), [name for name in metrics.split(",") if name]
     records = [find_trial(place, run, seed) for run in runs]
     searches = [name for name in search.split(",") if name]
-    missing = {name: record for record in records for name in wanted if name not in record.metrics}
-    for name, record in missing.items():
-        raise XMCBenchError(
-            f"--metrics: {record.trial.label} ({record.key}) has no {name}, expected of {', '.join(record.metrics)}; "
-            f"xmcbench rescore --metrics {name} adds it"
-        )
+    for record in records:
+        if name := next((name for name in wanted if name not in record.metrics), ""):
+            raise XMCBenchError(
+                f"--metrics: {record.trial.label} ({record.key}) has no {name}, expected of "
+                f"{', '.join(record.metrics)}; xmcbench rescore --metrics {name} adds it"
+            )
     asked = [(record, name) for record in records for name in _searches(record, searches)]
     costs = []
     for number, (record, name) in enumerate(asked, start=1):
@@ -193,12 +192,11 @@ def _recall(method: Method, texts: Sequence[str], k: int) -> tuple[float, float,
 
     The interval is that of the mean over texts, by the normal approximation.
     """
-    import numpy as np
+    from xmcbench.trial.predictions import found_by
 
     if (exact := method.predict_exactly(texts, k)) is None:
         return None
-    found: Predictions = method.predict(texts, k)
-    shares = np.array([np.isin(best, own).mean() for best, own in zip(exact.indices, found.indices, strict=True)])
+    shares = found_by(method.predict(texts, k), exact).mean(axis=1).compressed()
     margin = 1.96 * float(shares.std(ddof=1)) / len(shares) ** 0.5
     mean = float(shares.mean())
     return mean, max(0.0, mean - margin), min(1.0, mean + margin)
