@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from fakes import install_own
 from fakes.bench import Bench, Heard
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.secrets import is_secret, redact, redact_file, redacted
+from xmcbench.files.secrets import beginning, end_of_file, is_secret, redact, redact_file, redacted
 from xmcbench.runs.progress import tracked
 from xmcbench.suite.suite import load_suite
 from xmcbench.teachers.teacher import Pairs, TeacherError
@@ -104,6 +105,19 @@ def test_no_secret_reaches_store_screen_or_tracker(
     for text in (*(path.read_text(errors="replace") for path in files), *diary.received, shown.out, shown.err):
         assert "Planted" not in text
     assert bench.store.record(record.key) == record
+
+
+@pytest.mark.usefixtures("secrets")
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_a_cut_inside_a_secret_leaves_no_part_of_it(text: str, tmp_path: Path) -> None:
+    log, line = tmp_path / "log.txt", "a line of the log\n"
+    log.write_text(f"{line * 8000}first {text}\n{'x' * 60}\n")
+    hidden = [word for word in re.findall(r"\w*Planted\w*", text) if word not in redact(text)]
+    assert hidden
+    for length in range(20, 90 + len(text)):
+        shown = end_of_file(log, length), beginning(f"{'y' * 60} {text}", length)
+        assert max(map(len, shown)) <= length
+        assert not [word for word in hidden if word[-5:] in shown[0] or word[:5] in shown[1]]
 
 
 @pytest.mark.usefixtures("secrets")

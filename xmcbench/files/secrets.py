@@ -18,6 +18,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_write
 
 MASK = "***"
+READ = 64 * 1024  # characters or bytes that are read beyond a cut, so that a secret there is whole
 SHORTEST = 8  # characters of the value of a variable; a shorter one may be any word
 
 _NAME = (
@@ -79,6 +80,33 @@ def redact(text: str) -> str:
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return text
+
+
+def beginning(text: str, length: int) -> str:
+    """The first `length` characters of `text` without its secrets. Part of a secret that was cut is not known as one.
+
+    >>> beginning("password=12345678 was refused", 12)
+    'password=***'
+    """
+    return redact(text[: length + READ])[:length]
+
+
+def end_of_file(path: Path, length: int) -> str:
+    """The last whole lines of a text file, without its secrets, of at most `length` characters.
+
+    Only the end of a longer last line is left. Raises OSError.
+    """
+    with path.open("rb") as file:
+        start = max(0, file.seek(0, os.SEEK_END) - length - READ)
+        file.seek(start)
+        text = file.read(length + READ).decode(errors="replace")
+    text = redact(_after_line(text) if start else text)
+    return text if len(text) <= length else _after_line(text[-length:])
+
+
+def _after_line(text: str) -> str:
+    """What follows the first line, which was cut; all of the text if nothing does."""
+    return text.partition("\n")[2] or text
 
 
 def redacted(value: Any) -> Any:

@@ -16,6 +16,7 @@ from xmcbench.data.extent import MUCH_ALIKE, MUCH_CUT
 from xmcbench.engine.device import device_peak_memory
 from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.files.pretrained import digests_of
+from xmcbench.files.secrets import beginning
 from xmcbench.runs.file_guard import Sandbox
 from xmcbench.runs.held_out import Answers
 from xmcbench.runs.job import Job, WorkerRank, log_tail, now
@@ -112,7 +113,7 @@ class Attempt:
         """The record of this attempt, which failed with `problem`."""
         kind = type(problem).__name__
         texts = (kind, text_of(problem) or kind)
-        short, long = (text[:LONGEST_MESSAGE].encode(errors="backslashreplace").decode() for text in texts)
+        short, long = (beginning(text, LONGEST_MESSAGE).encode(errors="backslashreplace").decode() for text in texts)
         named = " ".join(short.split())[:LONGEST_NAME]
         tail = log_tail(self.directory)
         return self.record(status, failure=Failure(type=named, message=long, stage=self.stage, log_tail=tail))

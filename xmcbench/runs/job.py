@@ -12,22 +12,20 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from xmcbench.files.secrets import end_of_file
 from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import CheckpointExchange
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
-LOG_TAIL = 2048  # bytes of log.txt in the record of a failure
+LOG_TAIL = 2048  # characters of log.txt in the record of a failure
 
 
 def log_tail(directory: Path) -> str:
-    """The last 2 kB of a trial's log."""
+    """The last lines of a trial's log, without secrets."""
     try:
-        with (directory / "log.txt").open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(0, log.tell() - LOG_TAIL))
-            return log.read().decode(errors="replace")
+        return end_of_file(directory / "log.txt", LOG_TAIL)
     except OSError:
         return ""
 

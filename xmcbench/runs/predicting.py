@@ -28,6 +28,7 @@ import scipy
 from xmcbench.data.dataset import Texts
 from xmcbench.errors import place_of
 from xmcbench.evaluation import InvalidPredictions, check_predictions, drop_ignored
+from xmcbench.files.secrets import beginning
 from xmcbench.runs.file_guard import BrokenContractError, Guard, guarded
 from xmcbench.trial.meter import Meter, metering
 from xmcbench.trial.method import Method
@@ -225,7 +226,7 @@ def _serve(build: Callable[[], Method], embedders: Embedders, pipe: Connection, 
     except BaseException as problem:
         traceback.print_exc()
         sys.stderr.flush()
-        text = " ".join(f"{type(problem).__name__}: {problem}".split())[:2000]
+        text = beginning(" ".join(f"{type(problem).__name__}: {problem}".split()), 2000)
         with suppress(OSError, TypeError):
             kinds = [kind for kind in type(method).__mro__ if kind.__module__.partition(".")[0] != "xmcbench"]
             text += f" ({place_of(problem, [Path(inspect.getfile(kind)) for kind in kinds if kind is not object])})"

@@ -82,7 +82,7 @@ class Failure(Frozen):
     type: str  # exception class, or the signal that ended the process
     message: str
     stage: str = ""  # prepare, fit, predict, score
-    log_tail: str = ""  # the last 2 kB of log.txt
+    log_tail: str = ""  # the last lines of log.txt, at most 2,048 characters
 
 
 class Part(Frozen):

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from xmcbench.errors import check_extra, import_extra
-from xmcbench.files.secrets import redact, remember
+from xmcbench.files.secrets import beginning, redact, remember
 from xmcbench.teachers.prompts import (
     Prompt,
     first_words,
@@ -331,7 +331,7 @@ class Endpoint(Teacher):
             return
         mend = f"raise the limit ({limit})" if reply.cut else "change prompt, or the model"
         ended = ", which its limit of tokens cut" if reply.cut else ""
-        self._without_answer = redact(f"a reply{ended}: {_quoted(reply.text or reply.thoughts)}; {mend}")
+        self._without_answer = f"a reply{ended}: {_quoted(reply.text or reply.thoughts)}; {mend}"
 
     def _completion(self, request: _Request) -> _Reply:
         """What completes a prompt. The client retries failed requests, see `check_reply`."""
@@ -410,7 +410,7 @@ class Endpoint(Teacher):
             mend = self._mending(problem, status)
             return TeacherError(redact(f"{who} refuses the requests ({status}: {said(problem)}){mend}{cached}"))
         cause = problem.__cause__ or ""  # gives the reason of a failed connection
-        text = " ".join(f"{problem} {cause}".split())[:300] or type(problem).__name__
+        text = beginning(" ".join(f"{problem} {cause}".split()), 300) or type(problem).__name__
         kind = type(problem).__name__ + (f" {status}" if status else "")
         tries = f"does not answer after {self.config.retries + 1} tries"
         return TeacherError(redact(f"{who} {tries} ({kind}: {text}){cached}"))
@@ -432,7 +432,7 @@ class Endpoint(Teacher):
 def _quoted(text: str) -> str:
     """The beginning of a text as one line in quotation marks."""
     line = " ".join(text.split())
-    return repr(line if len(line) <= QUOTED else line[:QUOTED] + " ...")
+    return repr(beginning(line, QUOTED) + (" ..." if len(line) > QUOTED else ""))
 
 
 def _probability(reply: _Reply, several: bool) -> float:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from xmcbench.files.secrets import redact
+from xmcbench.files.secrets import beginning
 
 OF_PROMPT = (400, 413, 422)  # status codes of a server that refuses one prompt, or what all requests have in common
 RETRIED = (408, 409, 429)  # status codes that the client retries, as 5xx
@@ -87,11 +87,11 @@ def said(problem: BaseException) -> str:
     body = getattr(problem, "body", None)
     error = body.get("error", body) if isinstance(body, dict) else body
     message = error.get("message") or error.get("detail") if isinstance(error, dict) else error
-    return redact(" ".join(str(message or problem).split())[:QUOTED])
+    return beginning(" ".join(str(message or problem).split()), QUOTED)
 
 
 def filtered(choice: Any) -> str:
     """Why a model completed nothing: a filter of the server, or its own refusal; empty where it did."""
     if choice.finish_reason == "content_filter":
         return "content filter"
-    return " ".join(str(getattr(choice.message, "refusal", None) or "").split())[:QUOTED]
+    return beginning(" ".join(str(getattr(choice.message, "refusal", None) or "").split()), QUOTED)
