@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from xmcbench.data import PackedTexts
 from xmcbench.data.lengths import count_tokens, count_words
-from xmcbench.data.texts import TextSubset, batches, in_pieces
+from xmcbench.data.texts import TextBlocks, TextSubset, batches, in_pieces
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), max_size=12)
 
@@ -48,6 +48,39 @@ def test_join_rows_joins_words_with_spaces(rows: list[list[int]]) -> None:
     assert list(joined) == [" ".join(words[i] for i in row if i >= 0) for row in rows]
 
 
+@given(TEXTS)
+def test_texts_made_by_block_are_saved_as_all_at_once(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
+) -> None:
+    whole, folder, asked = PackedTexts.of(texts), tmp_path_factory.mktemp("texts"), [0]
+
+    def make(part: slice) -> PackedTexts:
+        asked.append(part.stop - part.start)
+        return whole[part]
+
+    made = TextBlocks(len(texts), make)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xmcbench.data.texts.BLOCK", 2)
+        made.save(folder / "made")
+    assert max(asked) <= 2
+    whole.save(folder / "whole")
+    for kind in ("bytes", "offsets"):
+        assert (folder / f"made.{kind}.npy").read_bytes() == (folder / f"whole.{kind}.npy").read_bytes()
+    assert list(made) == list(made[:]) == list(PackedTexts.of(made)) == texts
+    assert [made[i] for i in range(-len(texts), 0)] == texts
+
+
+@given(TEXTS)
+def test_counts_by_block_are_those_of_all_at_once(texts: list[str]) -> None:
+    packed = PackedTexts.of(texts)
+    words = count_words(packed)
+    tokens = count_tokens(packed, words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xmcbench.data.texts.BLOCK", 2)
+        assert count_words(packed).tolist() == words.tolist()
+        assert count_tokens(packed, words).tolist() == tokens.tolist()
+
+
 @given(st.lists(st.text("ab \n", max_size=6), max_size=8))
 def test_count_words_counts_what_split_finds(texts: list[str]) -> None:
     assert count_words(PackedTexts.of(texts)).tolist() == [len(text.split()) for text in texts]
@@ -69,6 +102,30 @@ def test_batches_hold_few_long_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(batch) for batch in found] == [3, 2, 1, 4, 1]
     assert [text for batch in found for text in batch] == list(texts)
     assert list(batches([])) == []
+
+
+@given(TEXTS)
+def test_texts_made_in_blocks_are_saved_as_all_at_once(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
+) -> None:
+    whole, folder = PackedTexts.of(texts), tmp_path_factory.mktemp("texts")
+    asked = []
+
+    def make(part: slice) -> PackedTexts:
+        asked.append(part.stop - part.start)
+        return whole[part]
+
+    made = TextBlocks(len(texts), make)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xmcbench.data.texts.BLOCK", 2)
+        patch.setattr(TextBlocks.blocks, "__defaults__", None)
+        whole.save(folder / "whole")
+        made.save(folder / "made")
+    assert max(asked, default=0) <= 2
+    for kind in ("bytes", "offsets"):
+        assert (folder / f"made.{kind}.npy").read_bytes() == (folder / f"whole.{kind}.npy").read_bytes()
+    assert list(made) == list(made[:]) == list(PackedTexts.of(made)) == texts
+    assert [made[i] for i in range(-len(texts), 0)] == texts
 
 
 @given(st.lists(st.text("ab \n", max_size=20), max_size=4))

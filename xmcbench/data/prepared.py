@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from glob import escape
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +22,7 @@ from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.formats import detect
 from xmcbench.data.lengths import count_tokens, count_words, percentiles
 from xmcbench.data.source import Family, Source, folder_names, is_dataset, own_names, own_source
-from xmcbench.data.texts import PackedTexts, repeated
+from xmcbench.data.texts import PackedTexts, TextBlocks, repeated
 from xmcbench.data.tracks import MARK, derived_source
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.files.manifest import DamagedFolder, check_cached_folder, open_or_make
@@ -197,15 +198,26 @@ def _matrices(dataset: Dataset) -> tuple[scipy.sparse.csr_array, ...]:
 
 
 def write_copy(dataset: Dataset, directory: Path) -> None:
-    """Write the files of a prepared copy into the empty folder `directory`."""
-    texts, matrices = _texts(dataset), _matrices(dataset)
-    needed = sum(part.data.nbytes + part.offsets.nbytes for part in texts)
+    """Write the files of a prepared copy into the empty folder `directory`.
+
+    Texts are written first, and read from there: not all that are made block by block fit into memory.
+    """
+    of_dataset, matrices = (dataset.train.texts, dataset.test.texts, dataset.label_texts), _matrices(dataset)
+    texts = [part if isinstance(part, TextBlocks) else PackedTexts.of(part) for part in of_dataset]
+    needed = sum(part.nbytes for part in texts)
     needed += sum(matrix.indptr.nbytes + matrix.indices.nbytes for matrix in matrices)
     if (free := shutil.disk_usage(directory).free) < needed:
         raise XMCBenchError(f"{directory}: found {free:,} bytes of free disk space, expected {needed:,} or more")
-    card = dataset.card.model_copy(update={"content_hash": content_hash(dataset)})
     for name, part in zip(TEXTS, texts, strict=True):
         part.save(directory / name)
+    train, test, labels = (PackedTexts.open(directory / name) for name in TEXTS)
+    dataset = replace(
+        dataset,
+        train=replace(dataset.train, texts=train),
+        test=replace(dataset.test, texts=test),
+        label_texts=labels,
+    )
+    card = dataset.card.model_copy(update={"content_hash": content_hash(dataset)})
     for name, matrix in zip(MATRICES, matrices, strict=True):
         np.save(directory / f"{name}.indptr.npy", matrix.indptr)
         np.save(directory / f"{name}.indices.npy", matrix.indices)
@@ -303,7 +315,8 @@ def statistics(dataset: Dataset) -> Statistics:
     in_test = np.bincount(dataset.test.targets.indices, minlength=card.num_labels) > 0
     train, test, labels = _texts(dataset)
     train_hashes, test_hashes = (texts.hashes()[texts.lengths > 0] for texts in (train, test))
-    different = np.unique(train_hashes)
+    ordered = np.sort(train_hashes)
+    places = [np.searchsorted(ordered, test_hashes, side) for side in ("left", "right")]
     query_words, label_words = count_words(train), count_words(labels)
     query_tokens, label_tokens = count_tokens(train, query_words), count_tokens(labels, label_words)
     return Statistics(
@@ -323,8 +336,8 @@ def statistics(dataset: Dataset) -> Statistics:
         test_labels_without_training=int((in_test & (per_label == 0)).sum()),
         train_queries_without_labels=int((per_train == 0).sum()),
         test_queries_without_labels=int((per_test == 0).sum()),
-        repeated_train_texts=len(train_hashes) - len(different),
-        test_texts_in_train=int(np.isin(test_hashes, different).sum()),
+        repeated_train_texts=int((ordered[1:] == ordered[:-1]).sum()),
+        test_texts_in_train=int((places[1] > places[0]).sum()),
         labels_with_shared_text=int(repeated(labels).sum()),
         ignored_train=int(dataset.ignore_train.nnz),
         ignored_test=int(dataset.ignore_test.nnz),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import overload
+from typing import BinaryIO, overload
 
 import numpy as np
 import xxhash
 
 AT_ONCE = 8192  # texts of a batch, at most
 BATCH_BYTES = 2**20  # of a batch of texts, about: a tokenizer takes 10 to 200 times as much before it cuts them
+BLOCK = 2**18  # texts that are made or read together, at most, where not all are wanted in memory
 PIECE = 2**16  # characters of a piece of a long text, at most, where it has spaces
 
 
@@ -38,6 +40,8 @@ class PackedTexts(Sequence[str]):
         """Pack `texts`. Raises UnicodeEncodeError for half a surrogate pair, which UTF-8 cannot encode."""
         if isinstance(texts, PackedTexts):
             return texts
+        if isinstance(texts, TextBlocks):
+            return texts[:]
         return cls.of_encoded(text.encode() for text in texts)
 
     @classmethod
@@ -69,6 +73,11 @@ class PackedTexts(Sequence[str]):
     def lengths(self) -> np.ndarray:
         """Length of each text in bytes, int64 [n]."""
         return np.diff(self.offsets)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that `save` writes."""
+        return int(self.data.nbytes + self.offsets.nbytes)
 
     def hashes(self) -> np.ndarray:
         """The XXH3 hash of each text, uint64 [n]: equal for equal texts."""
@@ -112,8 +121,89 @@ class PackedTexts(Sequence[str]):
         >>> joined[0]
         'red hat'
         """
-        words = list(self)
-        return PackedTexts.of(" ".join([words[i] for i in row.tolist() if i >= 0]) for row in ids)
+        parts = [_joined(self._padded, self.lengths, ids[part]) for part in blocks(len(ids), AT_ONCE)]
+        data, lengths = zip(*parts, strict=True) if parts else ((np.empty(0, np.uint8),), (np.empty(0, np.int64),))
+        return PackedTexts.from_lengths(np.concatenate(data), np.concatenate(lengths))
+
+    @cached_property
+    def _padded(self) -> np.ndarray:
+        """The bytes of each text and a space, uint8 [n, longest + 1], with more spaces up to the longest."""
+        padded = np.full((len(self), int(self.lengths.max(initial=0)) + 1), ord(" "), np.uint8)
+        padded[np.arange(padded.shape[1]) < self.lengths[:, None]] = self.data
+        return padded
+
+
+def _joined(words: np.ndarray, lengths: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The bytes of the texts of `join_rows`, and how many each has; `words` are padded."""
+    there = ids >= 0
+    last = there & (np.cumsum(there[:, ::-1], axis=1)[:, ::-1] == 1)
+    taken = np.where(there, lengths[ids] + ~last, 0)  # bytes of each word, and the space after it
+    data: np.ndarray = words[ids][np.arange(words.shape[1]) < taken[..., None]]
+    return data, taken.sum(axis=1)
+
+
+class TextBlocks(Sequence[str]):
+    """`n` texts that `make` makes from a slice of them, whenever they are asked for: not all have to be in memory."""
+
+    def __init__(self, n: int, make: Callable[[slice], PackedTexts]) -> None:
+        self._n = n
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __iter__(self) -> Iterator[str]:
+        return (text for block in self.blocks() for text in block)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> PackedTexts: ...
+    def __getitem__(self, index: int | slice) -> str | PackedTexts:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self._n)
+            return self._make(slice(start, max(start, stop)))[::step]
+        if not -self._n <= index < self._n:
+            raise IndexError(f"text {index} of {self._n}")
+        return self._make(slice(index % self._n, index % self._n + 1))[0]
+
+    def blocks(self) -> Iterator[PackedTexts]:
+        """All texts, `BLOCK` at a time."""
+        return map(self._make, blocks(self._n))
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes `save` writes, by the first block."""
+        first = self[: min(self._n, AT_ONCE)]
+        return int(first.data.nbytes / max(1, len(first)) * self._n) + 8 * (self._n + 1)
+
+    def save(self, stem: Path) -> None:
+        """Write what `PackedTexts.save` would write of all texts, a block at a time."""
+        lengths, size, file_of = [np.zeros(1, np.int64)], 0, stem.with_name(stem.name + ".bytes.npy")
+        with file_of.open("wb") as file:
+            _write_header(file, 0)
+            for block in self.blocks():
+                file.write(np.ascontiguousarray(block.data).data)
+                lengths.append(block.lengths)
+                size += len(block.data)
+            file.seek(0)
+            _write_header(file, size)
+        np.save(stem.with_name(stem.name + ".offsets.npy"), np.cumsum(np.concatenate(lengths)))
+
+
+def _write_header(file: BinaryIO, size: int) -> None:
+    """The head of an array of `size` bytes as numpy writes it: as long for every size."""
+    np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (size,)})
+
+
+def blocks(n: int, size: int | None = None) -> Iterator[slice]:
+    """Slices of at most `size`, or else of `BLOCK`, that cover 0..n-1 in order.
+
+    >>> list(blocks(5, 2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    step = size or BLOCK
+    return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
 class TextSubset(PackedTexts):

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import scipy
 
-from xmcbench.data.dataset import Dataset, Split
+from xmcbench.data.dataset import Dataset, Split, Texts
 from xmcbench.data.draws import Draws
 from xmcbench.data.source import SIZES, Draft, Family, Source
-from xmcbench.data.text_files import no_pairs, pairs_csr
-from xmcbench.data.texts import PackedTexts
+from xmcbench.data.text_files import binary_csr, no_pairs, pairs_csr
+from xmcbench.data.texts import PackedTexts, TextBlocks, blocks
 from xmcbench.errors import XMCBenchError
 
 ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", "br", "kr", "st", "tr")
@@ -66,7 +66,7 @@ class Generated(Source):
     def fingerprint(self, data_dir: Path) -> str:  # noqa: ARG002
         return f"{type(self).__name__} {self.version}"
 
-    def dataset(self, train: Split, test: Split, labels: PackedTexts) -> Dataset:
+    def dataset(self, train: Split, test: Split, labels: Texts) -> Dataset:
         """The dataset of these parts, without ignored pairs."""
         card = self.draft.card(len(train.texts), len(test.texts), len(labels), where=self.name)
         ignored = (no_pairs((len(split.texts), len(labels))) for split in (train, test))
@@ -199,20 +199,25 @@ class ProductCatalog(Generated):
         super().__init__(name, (*self.num_queries, size), "see docs/datasets.md")
 
     def read(self, data_dir: Path) -> Dataset:  # noqa: ARG002 (nothing is read)
-        """Generate the data. The training queries do not depend on the number of test queries or the missing pairs."""
+        """Generate the pairs; texts are made when they are read, since those of millions would fill the memory.
+
+        The training queries do not depend on the number of test queries or the missing pairs.
+        """
         products = make_products(self.size)
         vocabulary = Vocabulary(products.num_concepts, min(self.size, CODES))
         related = RELATED if self.mean_labels is None else self._related(products, self.mean_labels)
         splits = []
         for i, missing in enumerate(self.missing_pairs):
-            stated, targets = make_queries(products, Draws(3, self.size, i), self.num_queries[i], missing, related)
-            splits.append(Split(vocabulary.query_texts(stated, Draws(4, i)), targets))
+            queries = Queries(products, Draws(3, self.size, i), self.num_queries[i])
+            texts = vocabulary.query_texts(queries, Draws(4, i))
+            splits.append(Split(texts, queries.targets(missing, related)))
         train, test = splits
         return self.dataset(train, test, vocabulary.label_texts(products.concepts, Draws(5)))
 
     def _related(self, products: Products, mean_labels: float) -> tuple[float, ...]:
         """`RELATED` with its log-odds shifted so that the training queries have `mean_labels` labels on average."""
-        *_, kinds = draw_candidates(products, Draws(3, self.size, 0), self.num_queries[0])
+        queries = Queries(products, Draws(3, self.size, 0), self.num_queries[0])
+        kinds = np.concatenate([queries.candidates(part)[1].astype(np.int8) for part in blocks(queries.n)])
         log_odds = np.log(RELATED) - np.log1p(-np.array(RELATED))
         low, high = -20.0, 20.0
         for _ in range(60):
@@ -233,45 +238,68 @@ def make_products(size: int) -> Products:
     category = draws.weighted(1.0 / (np.arange(categories) + 5.0), lines)
     brand = categories + draws.integers(brands, lines)
     palettes = categories + brands + draws.integers(values, lines, ATTRIBUTES, PALETTE)
-    line = np.arange(size) // LINE
-    choice = draws.integers(PALETTE, size, ATTRIBUTES)
-    attributes = palettes[line[:, None], np.arange(ATTRIBUTES), choice]
+    choice = draws.rows(size, ATTRIBUTES)
+    concepts = np.empty((size, 2 + ATTRIBUTES), np.int32)
+    for part in blocks(size):
+        line = np.arange(part.start, part.stop) // LINE
+        concepts[part, 0], concepts[part, 1] = category[line], brand[line]
+        concepts[part, 2:] = palettes[line[:, None], np.arange(ATTRIBUTES), _below(PALETTE, choice[part])]
     popularity = 1.0 / (draws.permutation(size) + ZIPF_SHIFT)
-    concepts = np.column_stack([category[line], brand[line], attributes])
     return Products(concepts, palettes, popularity, categories + brands + values)
 
 
-def draw_candidates(products: Products, draws: Draws, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw the anchors of `n` queries, and what each is about: concept ids [N, 2 + ATTRIBUTES], candidates [N, C].
+class Queries:
+    """`n` queries, drawn a block at a time. The anchor of each is one of the products."""
 
-    Third the kinds [N, C] of the candidates, places in `RELATED` and `OTHERS`: the probability to be a label.
-    """
-    size = len(products.popularity)
-    anchor = draws.weighted(products.popularity, n)
-    meant = products.concepts[anchor]
-    mistaken = draws.uniform(n, ATTRIBUTES) < MISTAKEN
-    other = products.palettes[(anchor // LINE)[:, None], np.arange(ATTRIBUTES), draws.integers(PALETTE, n, ATTRIBUTES)]
-    meant[:, 2:] = np.where(mistaken, other, meant[:, 2:])
-    candidates = (anchor // LINE * LINE)[:, None] + np.arange(LINE)
-    exists = candidates < size  # the last line may be short
-    candidates = np.minimum(candidates, size - 1)
-    shared = (products.concepts[candidates][:, :, 2:] == meant[:, None, 2:]).sum(axis=2)
-    is_anchor, others = candidates == anchor[:, None], len(RELATED)
-    return meant, candidates, np.where(exists, np.where(is_anchor, others, shared), others + 1)
+    def __init__(self, products: Products, draws: Draws, n: int) -> None:
+        self.n, self.products = n, products
+        ends, anchors = np.cumsum(products.popularity), draws.rows(n)
+        self.anchors = np.empty(n, np.int32)
+        for part in blocks(n):
+            self.anchors[part] = np.searchsorted(ends, anchors[part] * ends[-1], side="right").clip(max=len(ends) - 1)
+        self._mistaken, self._others = draws.rows(n, ATTRIBUTES), draws.rows(n, ATTRIBUTES)
+        self._is_label, self._is_kept = draws.rows(n, LINE), draws.rows(n, LINE)
+        self._omitted = draws.rows(n, 2 + ATTRIBUTES)
+
+    def stated(self, part: slice) -> np.ndarray:
+        """The concepts that queries state, [N, 2 + ATTRIBUTES] ids with -1 for omitted ones."""
+        return np.where(self._omitted[part] < OMITTED, -1, self._meant(part))
+
+    def _meant(self, part: slice) -> np.ndarray:
+        """What queries are about, [N, 2 + ATTRIBUTES] concept ids."""
+        anchors = self.anchors[part]
+        meant = self.products.concepts[anchors]
+        choice = _below(PALETTE, self._others[part])
+        other = self.products.palettes[(anchors // LINE)[:, None], np.arange(ATTRIBUTES), choice]
+        meant[:, 2:] = np.where(self._mistaken[part] < MISTAKEN, other, meant[:, 2:])
+        return meant
+
+    def candidates(self, part: slice) -> tuple[np.ndarray, np.ndarray]:
+        """The candidates [N, C], and their kinds, places in `RELATED` and `OTHERS`: the probability to be a label."""
+        anchors, size = self.anchors[part, None], len(self.products.popularity)
+        candidates = anchors // LINE * LINE + np.arange(LINE)
+        exists = candidates < size  # the last line may be short
+        candidates = np.minimum(candidates, size - 1)
+        shared = (self.products.concepts[candidates][:, :, 2:] == self._meant(part)[:, None, 2:]).sum(axis=2)
+        is_anchor, others = candidates == anchors, len(RELATED)
+        return candidates, np.where(exists, np.where(is_anchor, others, shared), others + 1)
+
+    def targets(self, missing: float = MISSING, related: tuple[float, ...] = RELATED) -> scipy.sparse.csr_array:
+        """The labels [N, L]. The pairs that a larger share `missing` leaves are a subset of those of a smaller one."""
+        counts, labels, chances = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], np.append(related, OTHERS)
+        for part in blocks(self.n):
+            candidates, kinds = self.candidates(part)
+            chosen = (self._is_label[part] < chances[kinds]) & (self._is_kept[part] >= missing)
+            counts.append(chosen.sum(axis=1))
+            labels.append(candidates[chosen].astype(np.int32))
+        pairs = np.concatenate(labels)
+        starts = np.cumsum(np.concatenate(counts))
+        return binary_csr(starts, pairs, np.ones(len(pairs), np.float32), len(self.products.popularity))
 
 
-def make_queries(
-    products: Products, draws: Draws, n: int, missing: float = MISSING, related: tuple[float, ...] = RELATED
-) -> tuple[np.ndarray, scipy.sparse.csr_array]:
-    """`n` queries: the concepts that they state, [N, 2 + ATTRIBUTES] ids with -1 for omitted ones, and labels [N, L].
-
-    The draws do not depend on `missing`: the pairs left by a larger share are a subset of those left by a smaller one.
-    """
-    meant, candidates, kinds = draw_candidates(products, draws, n)
-    is_label = draws.uniform(n, LINE) < np.append(related, OTHERS)[kinds]
-    row, column = np.nonzero(is_label & (draws.uniform(n, LINE) >= missing))
-    targets = pairs_csr(row, candidates[row, column], (n, len(products.popularity)))
-    return np.where(draws.uniform(*meant.shape) < OMITTED, -1, meant), targets
+def _below(number: int, uniform: np.ndarray) -> np.ndarray:
+    """Integers in [0, number), int64, of draws in [0, 1)."""
+    return (uniform * number).astype(np.int64)
 
 
 class Vocabulary:
@@ -287,26 +315,37 @@ class Vocabulary:
         self.first_code = self.first_noise + NOISE_WORDS
         self.num_codes = num_codes
 
-    def query_texts(self, stated: np.ndarray, draws: Draws) -> PackedTexts:
+    def query_texts(self, queries: Queries, draws: Draws) -> TextBlocks:
         """Texts of queries: one word per stated concept and some noise words, in random order."""
-        n = len(stated)
-        form = np.searchsorted(np.cumsum(QUERY_WORDS[:-1]), draws.uniform(*stated.shape), side="right")
-        concept_words = np.where(stated < 0, -1, self.forms[stated, form])
-        noise = self.first_noise + draws.integers(NOISE_WORDS, n, NOISE_MAX)
-        count = NOISE_MIN + draws.integers(NOISE_MAX - NOISE_MIN + 1, n, 1)
-        count = np.maximum(count, MIN_WORDS - (stated >= 0).sum(axis=1, keepdims=True))
-        words = np.hstack([concept_words, np.where(np.arange(NOISE_MAX) < count, noise, -1)])
-        order = np.argsort(draws.uniform(*words.shape), axis=1, kind="stable")
-        return self.words.join_rows(np.take_along_axis(words, order, axis=1))
+        n, width = queries.n, 2 + ATTRIBUTES
+        forms, noises, counts = draws.rows(n, width), draws.rows(n, NOISE_MAX), draws.rows(n, 1)
+        places = draws.rows(n, width + NOISE_MAX)
 
-    def label_texts(self, concepts: np.ndarray, draws: Draws) -> PackedTexts:
+        def made(part: slice) -> PackedTexts:
+            stated = queries.stated(part)
+            form = np.searchsorted(np.cumsum(QUERY_WORDS[:-1]), forms[part], side="right")
+            concept_words = np.where(stated < 0, -1, self.forms[stated, form])
+            noise = self.first_noise + _below(NOISE_WORDS, noises[part])
+            count = NOISE_MIN + _below(NOISE_MAX - NOISE_MIN + 1, counts[part])
+            count = np.maximum(count, MIN_WORDS - (stated >= 0).sum(axis=1, keepdims=True))
+            words = np.hstack([concept_words, np.where(np.arange(NOISE_MAX) < count, noise, -1)])
+            order = np.argsort(places[part], axis=1, kind="stable")
+            return self.words.join_rows(np.take_along_axis(words, order, axis=1))
+
+        return TextBlocks(n, made)
+
+    def label_texts(self, concepts: np.ndarray, draws: Draws) -> TextBlocks:
         """Texts of labels: brand, attributes, category, and two code words that no query uses."""
-        n = len(concepts)
-        words = self.forms[concepts, -1]
-        category, brand, attributes = words[:, :1], words[:, 1:2], words[:, 2:]
-        attributes = np.where(draws.uniform(*attributes.shape) < OMITTED, -1, attributes)
-        codes = self.first_code + draws.integers(self.num_codes, n, 2)
-        return self.words.join_rows(np.hstack([brand, attributes, category, codes]))
+        omitted, codes = draws.rows(len(concepts), ATTRIBUTES), draws.rows(len(concepts), 2)
+
+        def made(part: slice) -> PackedTexts:
+            words = self.forms[concepts[part], -1]
+            category, brand, attributes = words[:, :1], words[:, 1:2], words[:, 2:]
+            attributes = np.where(omitted[part] < OMITTED, -1, attributes)
+            of_codes = self.first_code + _below(self.num_codes, codes[part])
+            return self.words.join_rows(np.hstack([brand, attributes, category, of_codes]))
+
+        return TextBlocks(len(concepts), made)
 
 
 CATALOG = Family(

@@ -23,7 +23,7 @@ from xmcbench_plugins.sources.made import (
     ZIPF_SHIFT,
     Generated,
     Products,
-    make_queries,
+    Queries,
 )
 
 SIZE = 1000  # labels
@@ -141,8 +141,8 @@ class Shop(Generated):
         products = shop_products()
         splits = []
         for i, size in enumerate(QUERIES):
-            stated, targets = make_queries(products, Draws(8, i), size)
-            splits.append(Split(query_texts(stated, Draws(9, i)), targets))
+            queries = Queries(products, Draws(8, i), size)
+            splits.append(Split(query_texts(queries.stated(slice(0, size)), Draws(9, i)), queries.targets()))
         train, test = splits
         return self.dataset(train, test, label_texts(products.concepts, Draws(10)))
 

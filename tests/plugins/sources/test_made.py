@@ -12,8 +12,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from xmcbench.data import Dataset, content_hash, dataset_name, find_source
 from xmcbench.data.draws import Draws
+from xmcbench.data.prepared import load_card
 from xmcbench.errors import XMCBenchError
-from xmcbench_plugins.sources.made import ProductCatalog, make_products, make_queries, make_words, size_of
+from xmcbench_plugins.sources.made import ProductCatalog, Queries, make_products, make_words, size_of
 from xmcbench_plugins.sources.shop import FORMS
 
 
@@ -33,6 +34,13 @@ def made(name: str) -> Dataset:
 )
 def test_the_content_is_pinned(name: str, digest: str) -> None:
     assert content_hash(made(name))[:16] == digest
+
+
+def test_a_catalogue_made_by_block_is_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole = content_hash(made("catalog-203-labels-2"))
+    monkeypatch.setattr("xmcbench.data.texts.BLOCK", 7)
+    assert content_hash(made("catalog-203-labels-2")) == whole
+    assert load_card("catalog-203-labels-2", cache_dir=tmp_path).content_hash == whole, "the copy that is written"
 
 
 def test_numpys_global_state_is_neither_used_nor_changed() -> None:
@@ -145,7 +153,7 @@ def test_the_catalogue_separates_methods(catalog: Dataset) -> None:
 def knowing(n: int) -> np.ndarray:
     """The most probable anchor of each test query for one who knows every word's concept and every product."""
     products = make_products(5_000)
-    stated = make_queries(products, Draws(3, 5_000, 1), 3_000)[0][:n]
+    stated = Queries(products, Draws(3, 5_000, 1), 3_000).stated(slice(0, n))
     log_odds = np.array([50.0, 50.0, 4.0, 4.0, 4.0])  # category and brand are never mistaken, attributes seldom
     scores = np.log(products.popularity) + sum(
         log_odds[j] * (stated[:, j : j + 1] == products.concepts[:, j]) for j in range(stated.shape[1])
@@ -155,7 +163,7 @@ def knowing(n: int) -> np.ndarray:
 
 def test_pairs_go_missing_in_train_and_test_alike(catalog: Dataset) -> None:
     products = make_products(5_000)
-    _, targets = make_queries(products, Draws(3, 5_000, 0), 12_000)
+    targets = Queries(products, Draws(3, 5_000, 0), 12_000).targets()
     assert (targets != catalog.train.targets).nnz == 0
     empty = np.diff(catalog.train.targets.indptr) == 0
     assert 0 < empty.mean() < 0.04
