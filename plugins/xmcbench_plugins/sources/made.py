@@ -174,7 +174,7 @@ class Products:
     num_concepts: int
 
 
-CATALOG_OPTIONS = {"test": SIZE, "missing": r"0?\.[0-9]+", "labels": r"[0-9]+(?:\.[0-9]+)?"}
+CATALOG_OPTIONS = {"train": SIZE, "test": SIZE, "missing": r"0?\.[0-9]+", "labels": r"[0-9]+(?:\.[0-9]+)?"}
 CATALOG_NAME = f"catalog-(?P<size>{SIZE})" + "".join(
     f"(?:-{name}-(?P<{name}>{value}))?" for name, value in CATALOG_OPTIONS.items()
 )
@@ -189,8 +189,9 @@ class ProductCatalog(Generated):
         self.size = size = size_of(f"catalog-{match['size']}")
         if size < 2 * LINE:
             raise XMCBenchError(f"dataset {name}: found {size} labels, expected at least {2 * LINE}")
-        num_test = size_of(f"test-{match['test']}") if match["test"] else round(size * TEST_PER_LABEL)
-        self.num_queries = round(size * TRAIN_PER_LABEL), num_test
+        given = ((match["train"], TRAIN_PER_LABEL), (match["test"], TEST_PER_LABEL))
+        num_train, num_test = (size_of(f"queries-{n}") if n else round(size * per) for n, per in given)
+        self.num_queries = num_train, num_test
         self.missing_pairs = float(match["missing"] or MISSING), MISSING
         self.mean_labels = float(match["labels"]) if match["labels"] else None  # of a query, before pairs are dropped
         if self.mean_labels is not None and not MIN_LABELS <= self.mean_labels <= MAX_LABELS:

@@ -210,6 +210,7 @@ def test_options_are_given_by_name_or_as_a_mapping() -> None:
     assert dataset_name({"name": "tstar"}) == "tstar"
     card = find_source("catalog-1k-test-20k-missing-0.2-labels-6").draft
     assert (card.num_train, card.num_test, card.num_labels) == (2400, 20_000, 1000)
+    assert len(made("catalog-1k-train-300").train.texts) == 300
 
 
 @pytest.mark.parametrize(
