@@ -34,6 +34,9 @@ class NamedMethod(Written):
     of: str = ""  # the plugin that has these labels, where the method has no plugin of its own
     labels: tuple[str, ...] = ()  # of rows with the recommended settings, the best known first
     adds: tuple[tuple[str, str], ...] = ()  # labels, and what each adds to the name
+    paper: str = ""  # the address of the paper that introduces it, where the curators know it
+    code: str = ""  # the address of its authors' code, and
+    licence: str = ""  # the licence of that code
 
     def place(self, label: str) -> int | None:
         """The place of a row's label among those with the recommended settings; None for a variant."""

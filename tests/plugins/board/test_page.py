@@ -73,7 +73,7 @@ def test_the_figures_shown_are_those_of_the_records(visit: Visit, records: dict[
             metrics = expected[row["method"]].metrics
             figures = {name: f"{100 * metrics[name]:.2f}" if metrics else "–" for name in METRICS}
             assert {name: row[name] for name in METRICS} == figures
-    assert [(row["method"], row["P@1"], row["Source"]) for row in visit.rows(2)] == [
+    assert [(row["method"], row["P@1"], row["Source"].split(" paper")[0]) for row in visit.rows(2)] == [
         ("DEXML", "58.40", "dexml Table 1"),
         (f"ANCE ({HOSTILE})", "10.0", "dexml Table 1"),
     ]
@@ -135,7 +135,9 @@ def test_text_of_a_record_is_text(visit: Visit) -> None:
     assert page.locator("script").count() == 2  # the data and the page's own
     links = page.locator("#tables a").evaluate_all("(links) => links.map((link) => link.getAttribute('href'))")
     outside = {link for link in links if not link.startswith(("records/", "claims.html#claim-"))}
-    assert outside == {"https://example.org/paper"}
+    named = [methods().of(name) for name in ("DEXML", "ANCE")]
+    curated = {address for one in named for address in (one.paper, one.code)}
+    assert outside == {"https://example.org/paper"} | curated
 
 
 def test_a_link_leads_to_the_record(visit: Visit, site: Path, records: dict[str, Record]) -> None:
@@ -400,6 +402,57 @@ def test_the_first_row_is_visible_at_once(chromium: Any, tmp_path: Path, width: 
         assert box["y"] + box["height"] < 844
         choice(visit.page, "Dataset").select_option("made")
     assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+    visit.context.close()
+
+
+@pytest.mark.parametrize("width", [390, 800, 1400])
+def test_each_row_says_its_date_paper_code_and_licence(chromium: Any, tmp_path: Path, width: int) -> None:
+    git = {"git": {"commit": "0123456789abcdef"}, "versions": {"xmcbench": "0.3.0"}}
+    trial = {"method": "dexml", "distribution": "xmcbench", "provenance": git}
+    ours = record("dexml-hard", 0.4, ended="2026-11-03T10:00:00+00:00", **trial)
+    seed = record("dexml-hard", 0.4, ended="2026-11-05T10:00:00+00:00", seed=1, **trial)
+    other = record("mine", 0.3, ended="2026-10-01T10:00:00+00:00", method="mine", distribution="nowhere")
+    by_key = {own.key: own for own in (ours, seed, other)}
+    cited = [row.model_copy(update={"dataset": "made"}) for row in published_rows() if row.dataset == "eurlex-4k"]
+    cited += [row.model_copy(update={"dataset": "made"}) for row in published_rows() if row.method == "ELMO"][:1]
+    table = leaderboard(by_key.values(), cited, View())
+    write_page(table, by_key, tmp_path, published=published_rows())
+    visit = Visit(chromium, tmp_path / "index.html", viewport={"width": width, "height": 844})
+    page = visit.page
+    choice(page, "Dataset").select_option("made")
+    first, second = page.locator("#tables table").first.locator("tbody tr").all()
+    assert first.locator(".date").inner_text().split() == ["2026-11-05", "Apache-2.0"]
+    assert second.locator(".date").inner_text().split() == ["2026-10-01"]
+    paper = first.get_by_role("link", name="paper")
+    assert paper.get_attribute("href") == methods().of("dexml").paper == "https://arxiv.org/abs/2310.10636"
+    assert first.locator(".links .interval").inner_text() == "paper · xmcbench"
+    assert second.locator(".links .interval").inner_text() == "nowhere"
+    elmo = page.locator("#tables table").nth(1).locator("tr", has_text="ELMO").first
+    assert elmo.locator(".date").inner_text().split() == ["2025", "MIT"]
+    assert elmo.get_by_role("link", name="code").get_attribute("href") == methods().of("ELMO").code
+    named = page.locator("th.method", has_text="DEXML")
+    own = page.locator("#tables table").nth(1).locator("tr", has=named).first  # its source is its paper
+    assert own.get_by_role("link", name="paper").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    scroll = page.locator("#tables .scroll").first
+    last = first.locator("td").last
+    last.scroll_into_view_if_needed()
+    box, frame = last.bounding_box(), scroll.bounding_box()
+    assert box["x"] + box["width"] <= frame["x"] + frame["width"]
+    visit.sorting("date").click()
+    assert visit.sort("date") == "ascending"
+    assert [row["date"] for row in visit.rows()] == ["2026-10-01", "2026-11-05"]
+    with page.expect_download() as file:
+        page.get_by_role("button", name="Download CSV").click()
+    lines = {line["method"]: line for line in csv.DictReader(StringIO(Path(file.value.path()).read_text()))}
+    found = {name: lines["dexml-hard"][name] for name in ("date", "paper_url", "code", "licence")}
+    assert found == {
+        "date": "2026-11-05",
+        "paper_url": "https://arxiv.org/abs/2310.10636",
+        "code": "xmcbench 0.3.0, commit 0123456789ab",
+        "licence": "Apache-2.0",
+    }
+    assert visit.problems == []
     visit.context.close()
 
 

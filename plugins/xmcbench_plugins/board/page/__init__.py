@@ -77,7 +77,7 @@ def write_page(
         raise XMCBenchError(f"{out / 'index.html'}: a page that xmcbench did not write: expected an empty folder")
     shown = {key: records[key] for group in board.groups for row in group.rows for key in row.keys if key in records}
     found = findings()
-    data = {**payload(board, shown, analyses or {}, resampled, found), "bibtex": dict(bibtex or {})}
+    data = {**payload(board, shown, analyses or {}, resampled, found, published), "bibtex": dict(bibtex or {})}
     index = _page(
         "index.html",
         SCRIPTS,

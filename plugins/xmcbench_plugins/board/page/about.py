@@ -1,15 +1,17 @@
-"""What the page of a record says before its settings: dataset, method, paper, code, and example predictions."""
+"""Where a row comes from, and what the page of a record says first: dataset, method, paper, code, examples."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from textwrap import shorten
 
 from xmcbench.data import Dataset, find_source
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting.curated import title_of
+from xmcbench.reporting.curated import NamedMethod, methods, title_of
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Row
 from xmcbench.reporting.text_table import printable
@@ -27,6 +29,7 @@ OPEN = (
     "public domain",
 )  # how licences begin that let texts be shown
 NEVER = "not yet"
+CODE_URLS = ("repository", "source", "source code", "homepage")  # of a distribution's metadata
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,17 @@ class Fact:
     name: str
     text: str
     url: str = ""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The paper of a row's method, the code that made the row, and the licence of that code; empty where not known."""
+
+    paper: str = ""
+    paper_url: str = ""
+    code: str = ""
+    code_url: str = ""
+    licence: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,14 +65,16 @@ def facts(record: Record, row: Row | None, published: Sequence[PublishedRow]) ->
     """The facts about a record that is a seed of `row`; empty ones are left out."""
     trial = record.trial
     dataset = title_of(trial.dataset)
+    own = measured_origin(record, published)
     found = [
         Fact("dataset", f"{dataset} ({trial.dataset})" if dataset else trial.dataset, dataset_address(trial.dataset)),
         *_of_source(trial.dataset),
         Fact("method", f"{row.called} ({trial.label})" if row and row.called != trial.label else trial.label),
-        _paper(trial.method, trial.distribution, published),
+        Fact("paper", own.paper, own.paper_url),
         Fact("date", record.ended[:10]),
         Fact("trained again", str(row.reproduced) if row and row.reproduced else NEVER if row and row.accepted else ""),
-        *_code(record),
+        Fact("code", own.code, own.code_url),
+        Fact("licence of the code", own.licence),
     ]
     return [Fact(fact.name, printable(fact.text), fact.url) for fact in found if fact.text]
 
@@ -82,14 +98,36 @@ def _of_source(name: str) -> list[Fact]:
     return [Fact("source of the data", own.get("source", "")), Fact("licence of the data", own.get("licence", ""))]
 
 
-def _paper(method: str, distribution: str, published: Sequence[PublishedRow]) -> Fact:
-    """What the method cites, with the address of the paper if it has published rows."""
+def measured_origin(record: Record, published: Sequence[PublishedRow]) -> Origin:
+    """What a trial's method cites, and the distribution that trained it, with version and commit.
+
+    The address of the paper is that of the method, or of the `published` row of the paper that the method cites.
+    """
+    trial = record.trial
     try:
-        citation = registry().method(method, distribution).thing.info.citation
+        citation = registry().method(trial.method, trial.distribution).thing.info.citation
     except XMCBenchError:
         citation = ""
-    url = next((one.url for one in published if _letters(_title(one.citation)) in _letters(citation)), "")
-    return Fact("paper", citation, url)
+    cited = next((one.url for one in published if _letters(_title(one.citation)) in _letters(citation)), "")
+    url = methods().of(trial.label, trial.method).paper or cited
+    git, version = record.provenance.get("git") or {}, (record.provenance.get("versions") or {}).get(trial.distribution)
+    code = " ".join(filter(None, [trial.distribution, version]))
+    commit = f", commit {git['commit'][:12]}" if git.get("commit") else ""
+    return Origin(citation or url, url, code + commit, *_distribution(trial.distribution))
+
+
+def published_origin(method: NamedMethod) -> Origin:
+    """The paper that introduces a method, and its authors' code."""
+    return Origin(method.paper, method.paper, method.code, method.code, method.licence)
+
+
+def year_of(citation: str) -> str:
+    """The year of a citation, which is the last one that it names; empty where it names none.
+
+    >>> year_of("J. Zhang et al. Zero-Shot Learning Over Large Output Spaces. arXiv:2406.09288, 2024.")
+    '2024'
+    """
+    return next(reversed(re.findall(r"\b(?:19|20)\d\d\b", citation)), "")
 
 
 def _title(citation: str) -> str:
@@ -101,20 +139,18 @@ def _letters(text: str) -> str:
     return "".join(character for character in text.lower() if character.isalnum())
 
 
-def _code(record: Record) -> list[Fact]:
-    """The distribution that trained it, with its licence, and the commit."""
+@cache
+def _distribution(name: str) -> tuple[str, str]:
+    """The address of an installed distribution's code, and its licence; empty where it says none."""
     from importlib.metadata import PackageNotFoundError, metadata
 
-    name = record.trial.distribution
     try:
         about = metadata(name).json
-        licence = str(about.get("license_expression") or about.get("license") or "")
     except PackageNotFoundError:
-        licence = ""
-    git = record.provenance.get("git") or {}
-    commit = f", commit {git['commit'][:12]}" if git.get("commit") else ""
-    version = (record.provenance.get("versions") or {}).get(name, "")
-    return [Fact("code", " ".join(filter(None, [name, version])) + commit), Fact("licence of the code", licence)]
+        return "", ""
+    urls = dict(str(entry).split(", ", 1) for entry in about.get("project_url", []))
+    known = (url for label, url in urls.items() if label.casefold() in CODE_URLS)
+    return next(known, ""), str(about.get("license_expression") or about.get("license") or "").strip()
 
 
 def examples(dataset: Dataset, predictions: Predictions) -> tuple[Example, ...]:

@@ -217,7 +217,7 @@ function overviewRows() {
   return sources().flatMap((source) => columnsOf(source).flatMap(({ dataset, setting }) => setting.heads.flatMap(([name, ...rows]) => rows.map((at, place) => {
     const row = setting.group.rows[at];
     const metrics = Object.fromEntries(setting.group.columns.filter((column) => PAGE.columns[column].metric).map((column) => [column, valueOf(setting.group, row, column)]));
-    return { source, dataset, budget: setting.group.budget, encoder: setting.encoder, method: name, row: nameOf(row), recommended: place === 0 ? "yes" : "no", ...metrics, ...endsOf(row), keys: row.keys.join(" ") };
+    return { source, dataset, budget: setting.group.budget, encoder: setting.encoder, method: name, row: nameOf(row), recommended: place === 0 ? "yes" : "no", ...metrics, ...endsOf(row), date: row.date, ...row.origin, keys: row.keys.join(" ") };
   }))));
 }
 

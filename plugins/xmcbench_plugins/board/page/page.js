@@ -2,8 +2,9 @@
 // The state of the view is in the address after #, so that a view can be linked to; every change redraws the page.
 
 const PAGE = JSON.parse(document.getElementById("data").textContent);
-const EMPTY = { variant: "", called: "", family: 0, kind: "", rank: null, status: "ok", problem: "", intervals: [], tied: [], misprints: {}, older: "", codes: 0, below_popular: false, unlimited: false, stated: false, reproduced: null, idle: [], claims: [], folded_claims: [], costs: {}, keys: [], source: 0, url: 0, papers: [], curve: null, deciles: null };
+const EMPTY = { variant: "", called: "", family: 0, kind: "", rank: null, status: "ok", problem: "", intervals: [], tied: [], misprints: {}, older: "", codes: 0, below_popular: false, unlimited: false, stated: false, reproduced: null, idle: [], claims: [], folded_claims: [], costs: {}, keys: [], source: 0, url: 0, origin: 0, date: 0, papers: 0, curve: null, deciles: null };
 for (const group of PAGE.groups) {
+  group.shown = group.shown.map((at) => group.columns[at]);
   for (const list of [group.rows, group.printed]) {
     list.forEach((row, at) => {
       list[at] = { ...EMPTY, ...PAGE.shared[row.shared ?? 0], ...row, at, group };
@@ -208,7 +209,7 @@ const endsOf = (row) => Object.fromEntries(Object.entries(row.intervals).flatMap
 function shownRows() {
   return chosen().flatMap(([group, rows]) => rows.map((row) => {
     const values = Object.fromEntries(group.columns.map((name, at) => [name, row.values[at] ?? row.texts[at]]).filter(([, value]) => value !== null));
-    return { dataset: group.dataset, source: group.source, track: group.track, budget: group.budget, protocol: group.protocol, rank: row.rank, method: row.method, variant: row.variant, status: row.status, ...values, ...endsOf(row), sources: row.source, keys: row.keys.join(" ") };
+    return { dataset: group.dataset, source: group.source, track: group.track, budget: group.budget, protocol: group.protocol, rank: row.rank, method: row.method, variant: row.variant, status: row.status, ...values, ...endsOf(row), date: row.date, ...row.origin, sources: row.source, keys: row.keys.join(" ") };
   }));
 }
 

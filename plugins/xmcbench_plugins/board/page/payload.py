@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from itertools import combinations
 from math import isnan
 from typing import Any
@@ -17,6 +17,7 @@ from xmcbench.evaluation.significance import Sample, difference, rank_intervals,
 from xmcbench.reporting.compared_rows import Resampled
 from xmcbench.reporting.curated import Findings, NamedMethod, methods, title_of
 from xmcbench.reporting.notes import PAGE, again_mark, notes_of
+from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.ranked_groups import unfolded
 from xmcbench.reporting.rows import (
     CHART_COSTS,
@@ -35,12 +36,14 @@ from xmcbench.reporting.rows import (
 from xmcbench.reporting.words import again_text
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Record
+from xmcbench_plugins.board.page.about import Origin, measured_origin, published_origin, year_of
 from xmcbench_plugins.board.page.standings import standings
 
 ON_DEMAND = ("negatives", "encoder", "hardware")  # published facts that only the list of columns shows
 HIDDEN = ("trial", "paper")  # the page has links in their place
 EMPTY: tuple[Any, ...] = (None, "", [], {}, False)
 DIGITS = 6  # of a fraction, for sorting and drawing: a table shows four
+DATE = "date"  # the column of dates and licences
 AGAINST = "against"  # the column of differences from a published row
 CURVES = ("nDCG@5", "PSP@5")  # metrics of curves besides the one that ranks
 LOWEST = "per cent; the lowest value is the best"
@@ -53,9 +56,11 @@ def payload(
     analyses: Mapping[str, Analysis],
     resampled: Resampled = lambda key, metrics: {},  # noqa: ARG005
     findings: Findings | None = None,
+    published: Sequence[PublishedRow] = (),
 ) -> dict[str, Any]:
     """The data that the page's script reads, ready for JSON."""
-    once = _Once(_in_several(table))
+    once = _Once(_in_several(table), published)
+    once.origin(Origin())  # that of rows without one
     groups = [_Group(group, records, analyses, once).content(resampled) for group in table.groups]
     datasets = dict.fromkeys(group.dataset for group in table.groups)
     notes = {name: [once.text(note) for note in _notes(table, name)] for name in datasets}
@@ -72,6 +77,7 @@ def payload(
         "columns": {
             "#": _column("#", "rank within the table", number=True),
             "method": _column("method", "method and variant"),
+            DATE: _column(DATE, "day of the newest trial, or year of the paper; below it the licence of the code"),
             AGAINST: _column("against", "the ranking metric minus that of the published row", number=True),
             **{
                 name: _column(COLUMNS[name].heading, COLUMNS[name].help, number=_is_number(name))
@@ -85,6 +91,9 @@ def payload(
         "urls": list(once.urls),
         "texts": list(once.texts),
         "shared": list(once.rows.values()),
+        "origins": list(once.origins),
+        "papers": list(once.papers),
+        "years": {row.papers[0]: year_of(row.citation) for row in rows if row.papers},
         "claims": {claim.id: str(claim) for row in rows for claim in row.claims},
         "groups": groups,
         "standings": standings(table, [group["settings"] for group in groups]),
@@ -113,9 +122,12 @@ def _in_several(table: Leaderboard) -> frozenset[Same]:
 
 @dataclass(frozen=True)
 class _Once:
-    """What the page holds once, and its tables refer to by a place: addresses, texts, rows of several tables."""
+    """What the page holds once, and its tables refer to by a place: texts, origins, papers, rows of several tables."""
 
     several: frozenset[Same]
+    published: Sequence[PublishedRow] = ()  # of the papers that measured rows link to
+    origins: dict[tuple[int, ...], int] = field(default_factory=dict)
+    papers: dict[tuple[str, ...], int] = field(default_factory=lambda: {(): 0})
     urls: dict[str, int] = field(default_factory=lambda: {"": 0})
     texts: dict[str, int] = field(default_factory=lambda: {"": 0})
     rows: dict[Same, dict[str, Any]] = field(default_factory=lambda: {(): {}})
@@ -124,10 +136,14 @@ class _Once:
         """The place of a text."""
         return self.texts.setdefault(text, len(self.texts))
 
+    def origin(self, origin: Origin) -> int:
+        """The place of an origin, which holds the places of its texts."""
+        return self.origins.setdefault(tuple(map(self.text, astuple(origin))), len(self.origins))
+
 
 @dataclass(frozen=True)
 class _Group:
-    """A group; the cells of its rows are in the order of `columns`, of which `shown` are there at first."""
+    """A group; the cells of its rows are in the order of `columns`, of which those at `shown` are there at first."""
 
     group: Group
     records: Mapping[str, Record]
@@ -159,7 +175,7 @@ class _Group:
             "limits": "" if group.source == "published" else short_budget(group.budget),
             "by": ", ".join(f"{heading(name)} {value}" for name, value in group.by.items()),
             "columns": columns,
-            "shown": [name for name in (*first, *usual) if name in columns],
+            "shown": [columns.index(name) for name in (*first, *usual) if name in columns],
             "sort": group.sort,
             "settings": settings(group, samples) if not group.protocol else [],
             "compared": list(samples),
@@ -196,12 +212,15 @@ class _Group:
         for at, name in enumerate(columns[: len(cells)]):
             if name in COLUMNS and not _is_number(name):  # many rows have the same text
                 cells[at] = self.once.text(str(cells[at]))
+        records = [self.records[key] for key in row.keys if key in self.records]
+        origin = measured_origin(records[0], self.once.published) if records else published_origin(row.named)
+        newest = max((record.ended for record in records), default="")[:10]
         content = {
             "method": row.method,
             "variant": row.variant,
             "called": row.called if row.called != row.label else "",
             "family": row.family,
-            "kind": row.kind,
+            "kind": row.kind if "kind" not in columns else "",
             "status": "" if row.status == "ok" else str(row.status),
             "problem": row.problem,
             "cells": cells,
@@ -219,7 +238,9 @@ class _Group:
             "keys": list(row.keys),
             "source": self.once.text(str(row.facts.get("paper", ""))) if row.source == "published" else 0,
             "url": self.once.urls.setdefault(row.url, len(self.once.urls)),
-            "papers": list(row.papers),
+            "papers": self.once.papers.setdefault(row.papers, len(self.once.papers)),
+            "origin": self.once.origin(origin),
+            "date": self.once.text(newest),
             "deciles": _deciles(self.analyses[row.keys[0]]) if row.keys and row.keys[0] in self.analyses else None,
         }
         return {name: value for name, value in content.items() if value not in EMPTY}

@@ -3,6 +3,7 @@
 
 const ROWS_A_PAGE = 50;
 const GROUPS_AT_ONCE = 12;
+const ORIGIN = ["paper", "paper_url", "code", "code_url", "licence"]; // of a row
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -34,6 +35,10 @@ function decode(group, row) {
   const intervals = (row.columns ?? group.columns).map((name, at) => [name, row.intervals[at]]).filter(([, ends]) => ends?.length);
   row.intervals = Object.fromEntries(intervals.map(([name, ends]) => [name, ends.map((end) => (end / 10).toFixed(1))]));
   row.source = PAGE.texts[row.source];
+  row.papers = PAGE.papers[row.papers];
+  row.date = PAGE.texts[row.date] || PAGE.years[row.papers[0]] || "";
+  row.origin = Object.fromEntries(ORIGIN.map((name, at) => [name, PAGE.texts[PAGE.origins[row.origin][at]]]));
+  row.kind ||= textOf(group, row, "kind") ?? "";
   const costs = Object.keys(PAGE.costs).map((name) => [name, row.costs[name] ?? valueOf(group, row, name)]);
   row.costs = Object.fromEntries(costs.filter(([, cost]) => cost > 0));
 }
@@ -46,6 +51,7 @@ const calledOf = (row) => row.called || nameOf(row);
 function valueOf(group, row, column) {
   if (column === "#") return row.rank;
   if (column === "method") return calledOf(row);
+  if (column === "date") return row.date || null;
   const at = group.columns.indexOf(column);
   if (at < 0) return null;
   return PAGE.columns[column].number ? row.values[at] : row.texts[at];
@@ -167,20 +173,41 @@ function tickCell(group, row, marked) {
   return cell;
 }
 
+// A link to another site; its text alone where the address is none of the web.
+function outward(url, text, tip = null) {
+  if (!/^https?:\/\//.test(url)) return tip ? element("span", { "data-tip": tip }, text) : text;
+  return element("a", { href: url, rel: "noopener noreferrer", target: "_blank", "data-tip": tip }, text);
+}
+
+function dateCell(row) {
+  const cell = element("td", { class: "text date" }, row.date || "–");
+  if (row.origin.licence) cell.append(element("br"), element("span", { class: "interval" }, row.origin.licence));
+  return cell;
+}
+
+// The paper of a row's method, unless its source is that paper, and the code that made the row, where they are known.
+function originLinks(row) {
+  const { paper, paper_url, code, code_url } = row.origin;
+  const links = [];
+  if (paper_url && paper_url !== PAGE.urls[row.url]) links.push(outward(paper_url, "paper", paper));
+  if (code_url) links.push(outward(code_url, "code", code));
+  else if (code) links.push(element("span", {}, code.split(/[ ,]/)[0]));
+  const listed = links.flatMap((link, at) => (at ? [" · ", link] : [link]));
+  return links.length ? [row.keys.length ? element("br") : " ", element("span", { class: "interval" }, ...listed)] : [];
+}
+
 function linkCell(row) {
   const cell = element("td", { class: "text links" });
   if (row.source) {
-    const url = PAGE.urls[row.url];
-    const safe = /^https?:\/\//.test(url);
-    const attributes = { href: url, rel: "noopener noreferrer", target: "_blank" };
     const [first, ...others] = row.source.split("; ");
-    cell.append(safe ? element("a", attributes, first) : first);
+    cell.append(outward(PAGE.urls[row.url], first));
     if (others.length) cell.append(element("span", { class: "sign", "aria-hidden": "true", "data-tip": row.source }, `+${others.length}`), hidden(`, also ${others.join("; ")}`));
   }
   row.keys.forEach((key, at) => {
     const label = at ? String(at + 1) : "record";
     cell.append(element("a", { href: `records/${encodeURIComponent(key)}.html`, "aria-label": at ? `record ${at + 1}` : "record", "data-tip": `trial ${key}` }, label));
   });
+  cell.append(...originLinks(row));
   return cell;
 }
 
@@ -227,7 +254,7 @@ function section(group, rows, columns, added, sort, choose) {
   const body = element("tbody");
   const compared = group.source !== "published";
   const head = element("tr", {}, compared ? element("th", { scope: "col", class: "tick" }, hidden("compare")) : null, ...["#", "method", ...shown].map((column) => headerCell(column, info[column], sort, choose)));
-  head.append(element("th", { scope: "col", class: "text" }, element("span", { class: "plain" }, "Source")));
+  head.append(headerCell("date", info.date, sort, choose), element("th", { scope: "col", class: "text" }, element("span", { class: "plain" }, "Source")));
   const name = [group.dataset, group.source, group.budget, group.track === "supervised" ? "" : group.track, group.protocol, group.by].filter(Boolean).join(", ");
   const sorting = sort === null ? "sorted by rank" : `sorted by ${info[sort.column]?.heading ?? sort.column}, ${sort.ascending ? "ascending" : "descending"}`;
   const caption = element("caption", { class: "hidden" }, `${name}, per cent, ${sorting}`);
@@ -240,7 +267,7 @@ function section(group, rows, columns, added, sort, choose) {
       const cells = shown.map((column) => bodyCell(group, row, column, info[column], leading));
       const rank = rankCell(group, row);
       const name = methodCell(row);
-      body.append(element("tr", {}, compared ? tickCell(group, row, name) : null, rank, name, ...cells, linkCell(row)));
+      body.append(element("tr", {}, compared ? tickCell(group, row, name) : null, rank, name, ...cells, dateCell(row), linkCell(row)));
     }
     made.querySelector(".pages")?.remove();
     if (order.length > ROWS_A_PAGE) {
