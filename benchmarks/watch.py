@@ -2,8 +2,10 @@
 
     python benchmarks/watch.py --markdown docs/budgets.md
 
-Steps of one training take turns: one is watched as always, the next is not. The ratio is that of the sums over the
-middle half of each, so that single steps which other processes disturb do not count.
+Steps of one training take turns: one is watched as always, the next is not. The ratio is the median over such pairs,
+so that single steps which other processes disturb do not count; a bootstrap over pairs gives its interval of 95 %.
+
+Legend: P pairs of steps, R draws of the bootstrap.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import torch
 from report import options, put
 from tabulate import tabulate
@@ -33,12 +37,12 @@ FIRST = 10  # steps that warm up
 BATCH = {"batch_size": 512}
 STATIC: dict[str, Any] = {"encoder": "static", **BATCH}
 CASES: dict[str, tuple[dict[str, Any], int]] = {  # settings, steps
-    "dexml in-batch, static": ({"negatives": "in-batch", **STATIC}, 200),
-    "dexml all, static": ({"negatives": "all", **STATIC}, 200),
-    "ova, static": (STATIC, 200),
-    "prime, static, batches of 128": ({"free_vectors": 512, **STATIC, "batch_size": 128}, 60),
-    "prime, static": ({"free_vectors": 512, **STATIC}, 40),
-    "unidec, static": ({"encoder": {"name": "static", "normalize": False}, **BATCH}, 60),
+    "dexml in-batch, static": ({"negatives": "in-batch", **STATIC}, 600),
+    "dexml all, static": ({"negatives": "all", **STATIC}, 400),
+    "ova, static": (STATIC, 400),
+    "prime, static, batches of 128": ({"free_vectors": 512, **STATIC, "batch_size": 128}, 300),
+    "prime, static": ({"free_vectors": 512, **STATIC}, 100),
+    "unidec, static": ({"encoder": {"name": "static", "normalize": False}, **BATCH}, 300),
     "dexml in-batch, nano": ({"negatives": "in-batch", "encoder": "nano", **BATCH}, 60),
     "dexml in-batch, minilm": ({"negatives": "in-batch", "encoder": "minilm", "batch_size": 64}, 30),
 }
@@ -77,10 +81,13 @@ def unwatched() -> Iterator[None]:
         yield
 
 
-def middle(seconds: list[float]) -> float:
-    """The sum of the middle half."""
-    kept = sorted(seconds[FIRST // 2 :])
-    return sum(kept[len(kept) // 4 : -(len(kept) // 4)])
+def ratio(without: list[float], watched: list[float]) -> tuple[float, float, float]:
+    """The median of watched over unwatched steps, and its interval."""
+    pairs = len(without) - FIRST // 2
+    ratios_P = np.array(watched[-pairs:]) / np.array(without[-pairs:])
+    draws_RP = np.random.default_rng(0).integers(pairs, size=(2000, pairs))
+    low, high = np.quantile(np.median(ratios_P[draws_RP], axis=1), [0.025, 0.975])
+    return float(np.median(ratios_P)), float(low), float(high)
 
 
 def main() -> None:
@@ -94,14 +101,15 @@ def main() -> None:
             settings, steps = CASES[name]
             with in_turns() as (without, watched):
                 Timed(name.split()[0].rstrip(","), settings, Path(folder), DATASET, budget=Budget(steps=steps)).fit()
-            least = 1000 * middle(without) / len(without) * 2
+            middle, low, high = ratio(without, watched)
+            interval, milliseconds = f"{low:.3f} to {high:.3f}", 1000 * median(without)
             rows.append(
-                {"training": name, "steps": steps, "ms a step": least, "ratio": middle(watched) / middle(without)}
+                {"training": name, "steps": steps, "ms a step": milliseconds, "ratio": middle, "95 %": interval}
             )
             print(rows[-1], file=sys.stderr, flush=True)
-    print(tabulate(rows, headers="keys", floatfmt=("", "", ".1f", ".3f")))
+    print(tabulate(rows, headers="keys", floatfmt=("", "", ".1f", ".3f", "")))
     if given.markdown:
-        put(tabulate(rows, headers="keys", tablefmt="pipe", floatfmt=("", "", ".1f", ".3f")), given.markdown, MARK)
+        put(tabulate(rows, headers="keys", tablefmt="pipe", floatfmt=("", "", ".1f", ".3f", "")), given.markdown, MARK)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,11 @@ from contextlib import AbstractContextManager, ExitStack
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from xmcbench.engine.flops import Count, by_formula, charged_to_open_stages, counting
+from xmcbench.engine.matrix_products import KEY
 from xmcbench.trial.budget import Ledger
 
 M, K, N = 4, 8, 5
@@ -69,6 +71,47 @@ def run(layer: nn.Module, count: int) -> Tensor:
     if result.requires_grad:
         result.sum().backward()
     return result.detach()
+
+
+def with_gradient() -> Tensor:
+    return RIGHT.clone().requires_grad_()
+
+
+TRANSFORMED: dict[str, Callable[[], object]] = {  # by what torch makes of a product
+    "vmap": lambda: torch.vmap(torch.mm)(LEFT.expand(3, M, K), RIGHT.expand(3, K, N)),
+    "vmap of one": lambda: torch.vmap(lambda left: left @ RIGHT)(LEFT.expand(3, M, K)),
+    "grad": lambda: torch.func.grad(lambda right: (LEFT @ right).sum())(RIGHT),
+    "vmap of grad": lambda: torch.vmap(lambda left: torch.func.grad(lambda right: (left @ right).sum())(RIGHT))(
+        LEFT.expand(3, M, K)
+    ),
+    "jacobian": lambda: torch.func.jacrev(lambda right: LEFT @ right)(RIGHT),
+    "computed again": lambda: checkpoint(torch.mm, LEFT, with_gradient(), use_reentrant=False).sum().backward(),
+    "second gradient": lambda: (
+        torch.autograd.grad((LEFT @ (right := with_gradient())).pow(3).sum(), right, create_graph=True)[0]
+        .sum()
+        .backward()
+    ),
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16)(torch.mm)(LEFT, RIGHT),
+    "compiled": lambda: (
+        torch.compile(lambda right: (LEFT @ right).relu(), backend="aot_eager")(with_gradient()).sum().backward()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_a_product_that_torch_transforms_counts_as_torch_counts_it(name: str) -> None:
+    """Each counter alone, as with torch's beside it some transformations take another way."""
+    with counting() as own:
+        TRANSFORMED[name]()
+    with FlopCounterMode(display=False) as by_torch:
+        TRANSFORMED[name]()
+    assert own.module_flops == by_torch.get_total_flops() > 0
+
+
+def test_products_within_operators_of_higher_order_count() -> None:
+    with counting() as own:
+        torch.cond(torch.tensor(True), lambda left: left @ RIGHT, lambda left: left @ (RIGHT + 1), (LEFT,))
+    assert own.module_flops == PRODUCT
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -131,7 +174,7 @@ def test_nothing_is_watched_outside_of_blocks() -> None:
         pass
     LEFT @ RIGHT
     assert own == Count()
-    assert torch._C._len_torch_dispatch_stack() == 0
+    assert not torch._C._dispatch_tls_local_include_set().has(KEY)
 
 
 @pytest.mark.parametrize(("late", "unknown"), [(True, ["flops"]), (False, [])])

@@ -4,40 +4,74 @@ Torch's own counter (`torch.utils.flop_counter`) knows the operations of most ke
 here too: products in place (`addmm_`), of vectors, and the fused kernels of a CPU. Kernels in which nothing is a
 matrix product (sums, activations, optimisers) are not counted, as there.
 
-Watching costs some microseconds for every kernel, and nothing within `unwatched`, where the harness computes what it
-counts by formula.
+Torch's dispatcher looks at the keys of the thread that calls a kernel, and a backward pass has those of the thread that
+began it. Each kernel that multiplies has a function here, under a key that no thread has outside of `watched`, and all
+others fall through that key in C++. So watching costs some microseconds for a product, and nothing for other kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch._C._functorch import peek_interpreter_stack
+from torch.library import Library, fallthrough_kernel
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils.flop_counter import flop_registry
 
 Formula = Callable[..., int]  # the operations of a kernel, given its arguments and its result as `out_val`
+Charge = Callable[[int], None]
 aten = torch.ops.aten
 
+KEY_NAME = "TESTING_ONLY_GenericMode"  # the dispatcher's first key that torch itself gives to no tensor and no thread
+KEY = torch._C._dispatch_key_parse(KEY_NAME)
+BELOW = torch._C._dispatch_keyset_full_after(KEY)
+FAKE = torch._C._TorchDispatchModeKey.FAKE
+CHARGE = "xmcbench charge"  # a name among the objects that torch hands from a thread to those of its backward passes
+_libraries: dict[str, Any] = {}  # by namespace of kernels; torch forgets a function whose library is gone
+_registered: set[Any] = set()
 
-class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within this context `charge` gets the operations of each matrix product, also of the backward pass that begins in
-    it, whose kernels may run in another thread.
+
+@contextmanager
+def watched(charge: Charge) -> Iterator[None]:
+    """Pass the operations of each matrix product in the block to `charge`, and to no block around it.
+
+    Those of a backward pass that begins in the block are passed on too.
     """
+    _register()
+    before = _charge()
+    torch._C._stash_obj_in_tls(CHARGE, charge)
+    try:
+        with torch._C._ForceDispatchKeyGuard(*_thread_keys(watch=True)), _taken_apart():
+            yield
+    finally:
+        torch._C._stash_obj_in_tls(CHARGE, before)
 
-    # By the identity of a kernel, which torch makes once: its formula, None without one, or that it is made of others,
-    # as kernels are that arrive whole in inference mode.
-    known: ClassVar[dict[int, Any]] = {}
 
-    def __init__(self, charge: Callable[[int], None]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.charge = charge
-        self.paused = 0
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Watch no matrix product in the block."""
+    with torch._C._ForceDispatchKeyGuard(*_thread_keys(watch=False)):
+        yield
+
+
+def _thread_keys(watch: bool) -> tuple[Any, Any]:
+    """The keys that the dispatcher includes and excludes in this thread, with or without that of the watch."""
+    included, key = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet(KEY)
+    return (included | key if watch else included - key), torch._C._dispatch_tls_local_exclude_set()
+
+
+class TakenApart(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Takes kernels apart that torch makes of others.
+
+    In inference mode another mode, such as torch's own counter, gets these kernels whole, and what they call does not
+    reach the key of the watch.
+    """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -45,58 +79,69 @@ class ProductWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kind = self.known.get(id(func), "unknown")
-        if kind is None:
-            return func(*args, **kwargs) if kwargs else func(*args)
-        if kind == "unknown":
-            self._learn(func)
-            return self.__torch_dispatch__(func, types, args, kwargs)
-        kwargs = kwargs or {}
-        if kind == "composite":
-            with self:
-                return func.decompose(*args, **kwargs)
-        result = func(*args, **kwargs)
-        if not self.paused:
-            self.charge(int(kind(*args, **kwargs, out_val=result)))
+        included, key = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet(KEY)
+        if not (included.has(KEY) and hasattr(func, "decompose") and _is_composite(func)):
+            return func(*args, **(kwargs or {}))
+        excluded = torch._C._dispatch_tls_local_exclude_set() - key
+        with self, torch._C._ForceDispatchKeyGuard(included, excluded):
+            return func.decompose(*args, **(kwargs or {}))
+
+
+def _taken_apart() -> AbstractContextManager[object]:
+    """`TakenApart` where another mode would get kernels whole."""
+    modes = _get_current_dispatch_mode_stack()
+    needed = modes and not any(isinstance(mode, TakenApart) for mode in modes)
+    return TakenApart() if needed else nullcontext()  # type: ignore[no-untyped-call]
+
+
+def _is_composite(kernel: Any) -> bool:
+    """Whether torch makes the kernel of others, which are counted."""
+    return has_kernel(kernel.name(), "CompositeImplicitAutograd")
+
+
+def _charge() -> Charge | None:
+    known: bool = torch._C._is_key_in_tls(CHARGE)
+    return torch._C._get_obj_in_tls(CHARGE) if known else None
+
+
+def _register() -> None:
+    """Put a function before each kernel that has a formula, unless torch makes it of others, which are counted."""
+    if not _libraries:
+        _library("_").fallback(fallthrough_kernel, KEY_NAME)
+    operators: list[Any] = [*torch._ops._higher_order_ops.values()]  # such as torch.cond, which is made of kernels
+    for operator in operators:
+        operator.fallthrough(KEY)
+    packets: set[Any] = {*flop_registry, *FORMULAS} - _registered
+    _registered.update(packets)
+    for packet in packets:
+        for overload in [] if packet in operators else packet.overloads():
+            kernel = getattr(packet, overload)
+            if not _is_composite(kernel):
+                function = _counting(kernel, FORMULAS.get(packet) or flop_registry[packet])
+                _library(kernel.namespace).impl(kernel, function, KEY_NAME, with_keyset=True)
+
+
+def _library(namespace: str) -> Any:
+    """Where functions are put before the kernels of a namespace; that of `_` is for all kernels."""
+    if namespace not in _libraries:
+        _libraries[namespace] = Library(namespace, "IMPL", KEY_NAME)  # type: ignore[no-untyped-call]
+    return _libraries[namespace]
+
+
+def _counting(kernel: Any, formula: Formula) -> Callable[..., Any]:
+    """`kernel`, whose operations are charged; what it calls in turn is not counted again."""
+
+    def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        if peek_interpreter_stack() is not None:  # of torch.func: the kernel comes again with the tensors as they are
+            return kernel.redispatch(keys & BELOW, *args, **kwargs)
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(KEY)):
+            result = kernel.redispatch(keys & BELOW, *args, **kwargs)
+        charge = _charge()
+        if charge is not None and torch._C._get_dispatch_mode(FAKE) is None:  # a compiler traces without computing
+            charge(int(formula(*args, **kwargs, out_val=result)))
         return result
 
-    @classmethod
-    def _learn(cls, func: Any) -> None:
-        packet = getattr(func, "_overloadpacket", func)
-        formula = FORMULAS.get(packet) or flop_registry.get(packet)
-        made = formula is None and hasattr(func, "decompose") and has_kernel(func.name(), "CompositeImplicitAutograd")
-        cls.known[id(func)] = "composite" if made else formula
-
-
-@contextmanager
-def watched(charge: Callable[[int], None]) -> Iterator[None]:
-    """Pass the operations of each matrix product in the block to `charge`, and to no block around it."""
-    with unwatched(), ProductWatch(charge):
-        yield
-
-
-@contextmanager
-def unwatched() -> Iterator[None]:
-    """Watch no matrix product in the block. Other modes, as torch's own counter, are left as they are."""
-    if not (stack := torch._C._len_torch_dispatch_stack()):
-        yield
-        return
-    modes = [torch._C._get_dispatch_stack_at(place) for place in range(stack)]
-    if modes and isinstance(modes[-1], ProductWatch):
-        modes[-1].__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        try:
-            yield
-        finally:
-            modes[-1].__enter__()  # type: ignore[no-untyped-call]
-        return
-    below = [mode for mode in modes if isinstance(mode, ProductWatch)]  # there is at most one
-    for mode in below:
-        mode.paused += 1
-    try:
-        yield
-    finally:
-        for mode in below:
-            mode.paused -= 1
+    return call
 
 
 def _entries(matrix: Tensor) -> int:
@@ -169,7 +214,7 @@ def _twice(formula: Formula) -> Formula:
 
 
 FORMULAS: dict[Any, Formula] = {
-    **dict.fromkeys((aten.mm, aten.bmm, aten.mv, aten.dot, aten.vdot), _of_product),
+    **dict.fromkeys((aten.mm, aten.bmm, aten.mv, aten.dot, aten.vdot, aten._int_mm), _of_product),
     **dict.fromkeys((aten.addmm, aten.baddbmm, aten.addbmm, aten.addmv, aten._sparse_addmm), _of_sum),
     **dict.fromkeys((aten.addmm_, aten.baddbmm_, aten.addbmm_, aten.addmv_), _of_sum),
     aten._scaled_dot_product_flash_attention_for_cpu: _of_attention,
