@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 from toy import LABELS, make_run, toy_data
+from work_clock import working
 
 from xmcbench import encoders
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import ALONE
 from xmcbench.trial.budget import BUDGETED_STAGES, PassTooLargeError
 from xmcbench.trial.meter import metering, uncharged_work
+from xmcbench.trial.run import Ledger, TrainingLog
 from xmcbench_plugins.prime import PRIME
 from xmcbench_plugins.prime.prototypes import Prototypes
 
@@ -86,6 +88,20 @@ def test_training_leaves_room_for_exact_centroids(limit: str, small_encoder: str
     assert sum(meter.tokens[stage] for stage in BUDGETED_STAGES) == ledger.encoder_tokens
     assert meter.tokens["mine"] == method.queries.lengths.sum()
     assert 0 <= ledger.spent(limit) - run.budget.limits()[limit] < ledger.largest_step[limit]
+
+
+def test_training_leaves_device_seconds_for_exact_centroids(small_encoder: str, tmp_path: Path) -> None:
+    """Those of the last pass are predicted from texts that were read, and training ends that much earlier."""
+    steps, seconds = [], 40.0
+    for last in ("as trained", "exact"):
+        with working() as clock:
+            log = TrainingLog(Ledger(_cpu_clock=clock))
+            run = make_run(tmp_path / last, {"device_seconds": seconds}, log=log)
+            prime(small_encoder, final_centroids=last, micro_batch_tokens=40).fit(DATA, run)
+        assert run.ledger.over(run.budget) == {}
+        assert 0 <= run.ledger.device_seconds - seconds < run.ledger.largest_step["device_seconds"]
+        steps.append(run.ledger.steps)
+    assert steps[1] < steps[0]
 
 
 def test_a_budget_without_room_for_exact_centroids_is_an_error_before_a_step(

@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 from torch import Tensor
-from torch.nn.modules.module import register_module_forward_hook
 from toy import make_run
+from work_clock import Work, working
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine import timing
-from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.sampling import clusters
 from xmcbench.engine.search.exact import ExactIndex
-from xmcbench.trial import meter
-from xmcbench.trial.budget import PassTooLargeError, current_stage, over_budget
+from xmcbench.trial.budget import PassTooLargeError, over_budget
 from xmcbench.trial.run import HeldOut, Ledger, TrainingLog
 
 from .method import Toy, toy
@@ -77,27 +75,10 @@ def test_a_first_pass_that_does_not_fit_is_an_error(small_encoder: str, data: Tr
         fit(toy(small_encoder, negatives="cached"), data, tmp_path, 10)
 
 
-class Work:
-    """A clock that only work moves: a hundredth of a second for a text, or what a test says for a stage."""
-
-    def __init__(self, **of_stage: float) -> None:
-        self.seconds, self.of_stage = 0.0, of_stage
-
-    def __call__(self) -> float:
-        return self.seconds
-
-    def read(self, module: Any, _: Any, output: Any) -> None:
-        if isinstance(module, Encoder):
-            of_sample = meter._uncounted.get()
-            self.seconds += len(output) * (0.01 if of_sample else self.of_stage.get(current_stage(), 0.01))
-
-
 @pytest.fixture
 def work() -> Iterator[Work]:
-    clock = Work()
-    hook = register_module_forward_hook(clock.read)
-    yield clock
-    hook.remove()
+    with working() as clock:
+        yield clock
 
 
 def fit_by(clock: Work, method: Toy, data: TrainingData, root: Path, seconds: float) -> Ledger:
