@@ -157,6 +157,16 @@ def test_superseded_has_a_text_for_each_group_but_the_newest() -> None:
     assert [bool(text) for text in superseded(groups[::-1])] == [False, True]
 
 
+def test_of_two_codes_that_ended_in_one_second_one_is_the_newer_for_all() -> None:
+    """Whatever their seeds: `compare` and tables show the same one."""
+    for first, second in ("ab", "ba"):
+        two = [coded(first * 64, seed=0, p1=0.1), coded(second * 64, seed=1, p1=0.2)]
+        (shown,) = newest_code(two)
+        marked = superseded([[own] for own in two])
+        assert [bool(text) for text in marked] == [own is not shown for own in two]
+        assert shown.code == "b" * 64
+
+
 def test_accepted_rows_stay_whole() -> None:
     """None of the records that stand on the board is in another row than its versions say."""
     records = Store(Path(__file__).parents[2] / "leaderboard" / "measured").records()

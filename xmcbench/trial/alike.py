@@ -24,7 +24,7 @@ def newest_code(records: Iterable[Record]) -> list[Record]:
     groups: dict[str, list[Record]] = defaultdict(list)
     for record in sorted(records, key=lambda record: record.trial.seed):
         groups[record.but_seed].append(record)
-    return max(groups.values(), key=_ended, default=[])
+    return max(groups.values(), key=_age, default=[])
 
 
 def superseded(groups: Sequence[Sequence[Record]]) -> list[str]:
@@ -36,7 +36,7 @@ def superseded(groups: Sequence[Sequence[Record]]) -> list[str]:
     for group in groups:
         if group[0].status in SCORED:
             known = newest.setdefault(group[0].trial.but_seed, group)
-            newest[group[0].trial.but_seed] = max(known, group, key=_ended)
+            newest[group[0].trial.but_seed] = max(known, group, key=_age)
     return [_difference(group, newest.get(group[0].trial.but_seed, group)) for group in groups]
 
 
@@ -65,8 +65,9 @@ def code_name(record: Record) -> str:
     return f"code {record.code[:8]}" if record.code else "code in an older form"
 
 
-def _ended(group: Sequence[Record]) -> str:
-    return max(record.ended for record in group)
+def _age(group: Sequence[Record]) -> tuple[str, str]:
+    """Greater for newer code; of two that ended in one second, the same one is the newer everywhere."""
+    return max((record.ended, record.code) for record in group)
 
 
 def fused_before(records: Sequence[Record]) -> dict[str, str]:
