@@ -33,10 +33,15 @@ def find_seeds(store: Store, name: str) -> list[Record]:
     if len({record.trial.but_seed for record in matches}) > 1:
         _only(matches, name)
     newest = newest_code(matches)
-    if others := len(matches) - len(newest):
-        _log.warning(
-            "warning: %s: only %s is used; %d trials of other code are left out", name, code_name(newest[0]), others
-        )
+    if others := [record for record in matches if record.but_seed != newest[0].but_seed]:
+        count = f"{len(others)} trial{'s' * (len(others) > 1)}"
+        if any(record.code != newest[0].code for record in others):
+            _log.warning("warning: %s: only %s is used, without %s of other code", name, code_name(newest[0]), count)
+        else:
+            _log.warning(
+                "warning: %s: %s left out: their pretrained models, test targets or definitions of metrics are others",
+                name, count
+            )  # fmt: skip
     return newest
 
 
