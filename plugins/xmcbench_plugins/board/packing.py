@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,36 @@ def add_packed(root: Path, trials: Iterable[tuple[Record, bytes, Mapping[str, by
         lines[path][record.key] = line_of(content)
         arrays[path] |= {f"{record.key}/{name}": np.frombuffer(data, np.uint8) for name, data in files.items()}
     for path in changed | set(keys.values()):
-        stay = lines[path].keys() - keys.keys()
-        stored = known.arrays(path.with_suffix(PACK))
-        kept = {name: array for name, array in stored.items() if name.partition("/")[0] in stay}
-        write_arrays(path.with_suffix(PACK), kept | arrays[path])
-        if not lines[path]:
-            path.unlink(missing_ok=True)
-            continue
-        with atomic_write(path) as file:
-            file.write(b"".join(line + b"\n" for line in sorted_lines(lines[path].values())))
+        _write_file(known, path, lines[path], {key for key in lines[path] if key not in keys}, arrays[path])
     return list(dict.fromkeys(keys.values()))
+
+
+def remove_packed(root: Path, keys: Collection[str]) -> list[Path]:
+    """Remove trials; returns the files that held them. One process at a time may write.
+
+    A trial's line goes last: a removal that is killed finds it again.
+    """
+    known = Packed(root)
+    changed = list(dict.fromkeys(known.records[key].path for key in keys))
+    for path in changed:
+        left = {key: own.line for key, own in known.records.items() if own.path == path and key not in keys}
+        _write_file(known, path, left, left.keys(), {})
+    return changed
+
+
+def _write_file(
+    known: Packed, path: Path, lines: Mapping[str, bytes], kept: Collection[str], more: dict[str, np.ndarray]
+) -> None:
+    """Write the file `path` with the lines of its trials, and before it its pack: the arrays of `kept`, and `more`."""
+    stored = known.arrays(path.with_suffix(PACK))
+    write_arrays(
+        path.with_suffix(PACK), {name: own for name, own in stored.items() if name.partition("/")[0] in kept} | more
+    )
+    if not lines:
+        path.unlink(missing_ok=True)
+        return
+    with atomic_write(path) as file:
+        file.write(b"".join(line + b"\n" for line in sorted_lines(lines.values())))
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

@@ -26,7 +26,7 @@ from xmcbench.trial.packed import PACK, Packed, compact_path
 from xmcbench.trial.predictions import STORED
 from xmcbench.trial.record import Record, encode
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store, StoreError, resampled_file
-from xmcbench_plugins.board.packing import add_packed, packed_path, sorted_lines, write_arrays
+from xmcbench_plugins.board.packing import add_packed, packed_path, remove_packed, sorted_lines, write_arrays
 
 LARGEST = 1_000_000  # bytes of a file
 LOCK = "accepted"
@@ -118,14 +118,21 @@ def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
         return [str(path) for path in add_packed(folder, added)]
 
 
+def withdraw(folder: Path, records: Sequence[Record]) -> list[str]:
+    """Remove accepted trials from `folder`; returns the files that held them."""
+    with Store(folder).lock(LOCK):
+        return [str(path) for path in remove_packed(folder, {record.key for record in records})]
+
+
 def mend_compact(folder: Path, datasets: Collection[str]) -> None:
-    """Write compact resamples of `datasets` anew where they are wrong: after a submission, or one that was killed."""
+    """Write compact resamples of `datasets` anew where they are wrong: after a change of trials that may be killed."""
     with Store(folder).lock(LOCK):
         accepted = Store(folder)
         by_dataset = grouped(accepted.records(), lambda record: record.trial.dataset)
         for dataset in sorted(datasets):
-            if _wrong_compact(accepted, dataset, by_dataset[dataset]):
-                write_arrays(compact_path(folder, dataset), compacted(accepted, by_dataset[dataset]))
+            own = by_dataset.get(dataset, [])  # none once all are withdrawn
+            if _wrong_compact(accepted, dataset, own):
+                write_arrays(compact_path(folder, dataset), compacted(accepted, own))
 
 
 def compacted(store: Store, accepted: Iterable[Record]) -> dict[str, np.ndarray]:

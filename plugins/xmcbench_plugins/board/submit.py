@@ -36,6 +36,7 @@ def submit(
     check: Annotated[bool, Option("--check", help="Check all accepted trials; submit nothing.")] = False,
     verify: Annotated[bool, Option("--verify", help="Verify accepted RUN by the store's runs of it.")] = False,
     retrain: Annotated[bool, Option("--retrain", help="Train accepted RUN again, with its seed, and compare.")] = False,
+    withdraw: Annotated[bool, Option("--withdraw", help="Remove accepted RUN from the accepted results.")] = False,
     comment: Annotated[Path | None, Option(metavar="FILE", help="With --check: write the review as Markdown.")] = None,
     to: Annotated[Path, Option(metavar="DIR", help="The accepted results.")] = Path("leaderboard/measured"),
     base: Annotated[
@@ -48,7 +49,7 @@ def submit(
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Check trials and add them to the accepted results; with --check, check the accepted results.
+    """Check trials and add them to the accepted results, or remove them; with --check, check the accepted results.
 
     Exit code: 0 if nothing is wrong, 1 otherwise.
     """
@@ -56,14 +57,16 @@ def submit(
         raise XMCBenchError("submit: expected a RUN to hand in, or --check and no RUN")
     if comment is not None and not check:
         raise XMCBenchError("submit: --comment needs --check")
-    if verify + retrain + check > 1:
-        raise XMCBenchError("submit: expected one of --check, --verify and --retrain")
+    if verify + retrain + withdraw + check > 1:
+        raise XMCBenchError("submit: expected one of --check, --verify, --retrain and --withdraw")
     if not runs:
         problems = _check(to, _Checker(data), comment, verified, base)
     elif verify:
         problems = [line for run in runs for line in _verify(run, to, store, verified)]
     elif retrain:
         problems = [line for run in runs for line in _retrain(run, to, store, data, verified)]
+    elif withdraw:
+        problems = _withdraw(runs, to)
     else:
         problems = _hand_in(runs, to, store, _Checker(data))
     for problem in problems:
@@ -142,6 +145,24 @@ def _retrain(run: str, to: Path, place: Path, data: Path, verified: Path) -> lis
     review.write_verification(outcome, verified)
     echo(f"{verified}: {record.key} {outcome}")
     return [] if outcome.agrees else [f"{record.key}: {outcome}: not the result of its settings"]
+
+
+def _withdraw(runs: Sequence[str], to: Path) -> list[str]:
+    """Remove accepted trials, and say of which configurations other seeds stay."""
+    from xmcbench.reporting.find import described, find_trials
+    from xmcbench.trial.store import Store
+    from xmcbench_plugins.board import submission
+
+    accepted = Store(to)
+    gone = {record.key: record for run in runs for record in find_trials(accepted, run)}
+    written = submission.withdraw(to, list(gone.values()))
+    submission.mend_compact(to, {record.trial.dataset for record in gone.values()})
+    stay = [record for record in accepted.records() if record.key not in gone]
+    for record in gone.values():
+        others = sorted(own.trial.seed for own in stay if own.but_seed == record.but_seed)
+        echo(f"withdrawn: {described(record)}{f'; its seeds {others} stay' if others else ''}")
+    echo(f"{', '.join(written)}: commit the change; CONTRIBUTING.md says what follows when accepted records change")
+    return []
 
 
 def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> list[str]:

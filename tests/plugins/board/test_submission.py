@@ -111,6 +111,34 @@ def test_with_more_metrics_a_trial_takes_the_place_of_the_accepted_one(
     assert submit(bench, capsys, "--check")[0] == 0
 
 
+def test_withdrawn_trials_leave_no_trace_and_the_others_are_as_if_alone(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.run(bench.suite(["fake-rare"], seeds=[0, 1]), debug=True)
+    for other in bench.store.records():
+        keep(bench, other, provenance={**other.provenance, **CLEAN})
+    place = bench.root / "accepted"
+
+    def files() -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
+
+    assert submit(bench, capsys, "ok")[0] == 0
+    alone = files()
+    assert submit(bench, capsys, "rare")[0] == 0
+    assert len(Store(place).records()) == 3
+    first = next(own for own in Store(place).records() if (own.trial.label, own.trial.seed) == ("rare", 0))
+    code, said, wrong = submit(bench, capsys, first.key, "--withdraw")
+    assert (code, wrong) == (0, "")
+    assert f"withdrawn: {first.key} fake-20/rare, seed 0, 5 steps; its seeds [1] stay" in said
+    assert submit(bench, capsys, "--check")[0] == 0
+    assert submit(bench, capsys, "rare", "--withdraw")[0] == 0
+    assert files() == alone
+    assert submit(bench, capsys, "rare", "--withdraw")[2].startswith(f"error: {place}: no trial is called 'rare'")
+    assert submit(bench, capsys, record.key, "--withdraw")[0] == 0
+    assert set(files()) <= {str(place / "locks" / "accepted")}
+    assert bench.store.record(record.key), "the store of the user keeps it"
+
+
 def test_submitting_again_after_a_kill_mends_the_compact_resamples(
     bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
 ) -> None:
