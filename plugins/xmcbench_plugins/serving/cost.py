@@ -48,6 +48,25 @@ class Cost:
     memory: int  # bytes of the process and of those that it started, after all answers
     disk: int  # bytes of the model's files
     recall: tuple[float, float, float] | None  # of an approximate search, with its 95 % interval; None: it has none
+    lower_is_better: tuple[str, ...] = ()  # evaluators whose lower values are better
+
+    @property
+    def decides(self) -> str:
+        """The metric that models are compared by."""
+        return next(iter(self.metrics))
+
+    def is_lower(self, metric: str) -> bool:
+        """Whether lower values of a metric are better."""
+        from xmcbench.trial.facts import is_lower  # imports pydantic
+
+        return is_lower(metric, self.lower_is_better)
+
+    @property
+    def worth(self) -> float:
+        """How good the model is by that metric, so that more is better."""
+        from xmcbench.trial.facts import worth
+
+        return worth(self.decides, self.metrics[self.decides], self.lower_is_better)
 
 
 def answer_cost(
@@ -170,6 +189,7 @@ def measured(
         memory=memory,
         disk=sum(path.stat().st_size for path in files),
         recall=recall,
+        lower_is_better=record.lower_is_better,
     )
 
 
@@ -204,21 +224,23 @@ def _recall(method: Method, texts: Sequence[str], k: int) -> tuple[float, float,
 
 def on_front(costs: Sequence[Cost]) -> list[bool]:
     """Of each model, whether no other one is at least as good by the first metric in less time."""
-    decides = [next(iter(one.metrics.values())) for one in costs]
     return [
         not any(
-            (other.alone_ms <= one.alone_ms and better > quality)
-            or (other.alone_ms < one.alone_ms and better >= quality)
-            for other, better in zip(costs, decides, strict=True)
+            (other.alone_ms <= one.alone_ms and other.worth > one.worth)
+            or (other.alone_ms < one.alone_ms and other.worth >= one.worth)
+            for other in costs
         )
-        for one, quality in zip(costs, decides, strict=True)
+        for one in costs
     ]
 
 
 def shown(costs: Sequence[Cost]) -> str:
     """The table of the models of one dataset, best first, and which one to take within some milliseconds."""
+    from xmcbench.reporting.notes import LOWER
+
     names = list(costs[0].metrics)
-    ordered = sorted(costs, key=lambda one: (-one.metrics[names[0]], one.alone_ms))
+    titles = [f"{name}{LOWER}" if costs[0].is_lower(name) else name for name in names]
+    ordered = sorted(costs, key=lambda one: (-one.worth, one.alone_ms))
     rows = []
     for one, first in zip(ordered, on_front(ordered), strict=True):
         recall = "-" if one.recall is None else "{:.1f} ({:.1f} to {:.1f})".format(*(100 * x for x in one.recall))
@@ -227,23 +249,24 @@ def shown(costs: Sequence[Cost]) -> str:
             f"{one.alone_ms:.1f}", f"{one.slow_ms:.1f}", f"{one.per_second:,.0f}", f"{one.first_seconds:.1f}",
             f"{one.memory / MEGA:,.0f} MB", f"{one.disk / MEGA:,.1f} MB", recall,
         ))  # fmt: skip
-    table = listing(rows, ("model", *names, *HEADINGS), colalign=("left", *["right"] * (len(names) + len(HEADINGS))))
+    table = listing(rows, ("model", *titles, *HEADINGS), colalign=("left", *["right"] * (len(names) + len(HEADINGS))))
     note = f"* no other model has as good a {names[0]} in less time."
     return "\n\n".join([f"{costs[0].dataset}, milliseconds of a text that is asked alone", table, note, advice(costs)])
 
 
 def advice(costs: Sequence[Cost]) -> str:
     """Which model to take if the median answer may take 5, 20 or 100 milliseconds."""
-    name, said = next(iter(costs[0].metrics)), list[tuple[str, Cost | None]]()
+    name, said = costs[0].decides, list[tuple[str, Cost | None]]()
+    most = "lowest" if costs[0].is_lower(name) else "highest"
     for limit in WITHIN:
         fast = (one for one in costs if one.alone_ms <= limit)
-        best = max(fast, key=lambda one: (one.metrics[name], -one.alone_ms), default=None)
+        best = max(fast, key=lambda one: (one.worth, -one.alone_ms), default=None)
         if said and said[-1][1] is best:
             said[-1] = f"{said[-1][0].replace(' or', ',')} or {limit}", best
         else:
             said.append((str(limit), best))
     return "\n".join(
-        f"Within {limit} ms, {best.name} has the highest {name}, {100 * best.metrics[name]:.2f}."
+        f"Within {limit} ms, {best.name} has the {most} {name}, {100 * best.metrics[name]:.2f}."
         if best
         else f"No model answers within {limit} ms."
         for limit, best in said

@@ -16,7 +16,7 @@ def draw_costs(costs: Sequence[Cost], path: Path) -> None:
 
     Steps join the models that no other one replaces; dotted lines are at `WITHIN` milliseconds.
     """
-    name = next(iter(costs[0].metrics))
+    name = costs[0].decides
     points = [(one.alone_ms, 100 * one.metrics[name]) for one in costs]
     front = sorted({point for point, first in zip(points, on_front(costs), strict=True) if first})
     fastest, slowest = min(points)[0], max(points)[0]

@@ -15,8 +15,8 @@ from xmcbench_plugins.serving.cost import WITHIN, Cost, advice, on_front, shown
 METRIC = "P@5"
 
 
-def cost(name: str, quality: float, milliseconds: float) -> Cost:
-    return Cost(name, "made", {METRIC: quality}, milliseconds, milliseconds, 1.0, 1.0, 0, 0, None)
+def cost(name: str, quality: float, milliseconds: float, lower: tuple[str, ...] = ()) -> Cost:
+    return Cost(name, "made", {METRIC: quality}, milliseconds, milliseconds, 1.0, 1.0, 0, 0, None, lower)
 
 
 COSTS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 150)), min_size=1, max_size=8).map(
@@ -55,6 +55,17 @@ def test_a_table_is_best_first_and_marks_the_front() -> None:
     assert names == ["good*", "fast*", "slow"]
     assert text.endswith(
         "Within 5 or 20 ms, fast has the highest P@5, 30.00.\nWithin 100 ms, good has the highest P@5, 40.00."
+    )
+
+
+def test_where_lower_values_are_better_the_lowest_is_the_best() -> None:
+    lower = METRIC.partition("@")[:1]
+    text = shown([cost("slow", 0.4, 9, lower), cost("good", 0.2, 30, lower), cost("fast", 0.3, 2, lower)])
+    names = [line.split()[0] for line in text.splitlines() if line.split()[:1] and line[0] in "gsf"]
+    assert names == ["good*", "fast*", "slow"]
+    assert "P@5 (min)" in text
+    assert text.endswith(
+        "Within 5 or 20 ms, fast has the lowest P@5, 30.00.\nWithin 100 ms, good has the lowest P@5, 20.00."
     )
 
 
