@@ -214,15 +214,20 @@ def test_what_cannot_be_recomputed_is_marked() -> None:
     assert "□: not recomputed: its predictions are not here, or its dataset is unknown here." in text
 
 
-def test_what_the_budget_does_not_limit_is_marked() -> None:
-    free = {"encoder_tokens": 0, "steps": 0, "stage_seconds": {}, "device_seconds": 0.5}
+def test_what_is_trained_and_not_limited_by_the_budget_is_marked() -> None:
+    free = {"encoder_tokens": 0, "steps": 0, "flops": 0, "stage_seconds": {}, "device_seconds": 0.5}
     solver = {"encoder_tokens": 10, "solver_flops": 5, "flops": 5}
-    rows = {"trained": {}, "free": {"spent": free}, "solver": {"spent": solver}, "other": {"spent": {}}}
+    program = {"not_counted": ["encoder_tokens", "flops", "steps"]}
+    rows = {"trained": {}, "free": {"spent": free}, "solver": {"spent": solver}, "program": {"spent": program}}
     table = leaderboard([record(name, 0.6, **changes) for name, changes in rows.items()])
-    assert {row.label for row in table.groups[0].rows if row.unlimited} == {"free", "solver", "other"}
+    shown = table.groups[0].rows
+    assert {row.label for row in shown if row.unlimited} == {"free", "solver", "program"}
+    assert {row.label for row in shown if row.unbounded} == {"solver", "program"}
     text = render(table)
-    assert "free◇" in text
-    assert "◇: not limited by this budget" in text
+    marked = [name for name in rows if f"{name}◇" in text]
+    assert marked == ["solver", "program"]
+    assert "◇: trained, but not limited by this budget" in text
+    assert "Rows whose steps and operations are 0 train nothing" in text
 
 
 def test_a_row_that_no_budget_limits_is_ranked_in_every_table_of_its_task() -> None:

@@ -78,8 +78,8 @@ def popular() -> list[Record]:
 
 STATES = {
     **{str(status): of_status(status) for status in Status if status is not Status.OK},
-    "unlimited": State(
-        lambda: [subject(spent={**LEDGER, "steps": 0})], lambda row: row.unlimited, "◇", "", "unlimited", "unlimited"
+    "unbounded": State(
+        lambda: [subject(spent={**LEDGER, "steps": 0})], lambda row: row.unbounded, "◇", "", "unbounded", "unbounded"
     ),
     "several codes": State(several_codes, lambda row: row.codes == 2, "§", "", "codes", "codes"),
     "older": State(older, lambda row: bool(row.older), "‡", "", "older", "older"),

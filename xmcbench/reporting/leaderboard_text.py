@@ -300,6 +300,7 @@ def _values(group: Group, row: Row, metrics: Sequence[str], facts: Sequence[str]
         "below_popular": row.below_popular or None,
         "never_ran": "; ".join(row.idle),
         "unlimited": row.unlimited or None,
+        "unbounded": row.unbounded or None,
         "stated": row.stated or None,
         "reproduced": row.reproduced,
         "tied": " ".join(sorted(row.tied)),

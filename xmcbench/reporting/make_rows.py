@@ -13,7 +13,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, unanswered, what_is_wrong
+from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, is_unbounded, unanswered, what_is_wrong
 from xmcbench.reporting.rows import Row, grouped, share_spent
 from xmcbench.reporting.text_table import Value
 from xmcbench.reporting.words import chosen_on
@@ -89,6 +89,8 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
     scored = first.status in SCORED
     imported = isinstance(first.trial.budget, UnknownBudget)
     failure = first.failure
+    facts: dict[str, Value] = {"trial": first.key} if imported else _facts(records)
+    unlimited = scored and not imported and is_unlimited(records, first.trial.budget)
     names = [name for name in first.metrics if scored and all(name in record.metrics for record in records)]
     values = {name: [record.metrics[name] for record in records] for name in names}
     return Row(
@@ -99,7 +101,7 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         metrics={name: fmean(of_seeds) for name, of_seeds in values.items()},
         intervals=first.intervals if scored and len(records) == 1 else {},
         std={name: stdev(of_seeds) for name, of_seeds in values.items() if len(of_seeds) > 1},
-        facts={"trial": first.key} if imported else _facts(records),
+        facts=facts,
         seeds=tuple(record.trial.seed for record in records),
         keys=tuple(record.key for record in records),
         metric_version=first.metric_version,
@@ -116,7 +118,8 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         alike=alike_texts(first),
         unanswered=unanswered(first),
         wrong=what_is_wrong(first),
-        unlimited=scored and not imported and is_unlimited(records, first.trial.budget),
+        unlimited=unlimited,
+        unbounded=unlimited and is_unbounded(facts),
         problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",
     )
 

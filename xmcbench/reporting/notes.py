@@ -7,7 +7,7 @@ Some follow from what a record says of itself: parts of its method that never ra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.rows import About, Group, Note, Reproduced, Row, Uneven
+from xmcbench.reporting.text_table import Value
 from xmcbench.reporting.words import again_text, number, unevenness
 from xmcbench.trial.record import FEW_STEPS, METRIC_VERSION, SCORED, SMALLEST_BATCH, Record, Status
 
@@ -28,7 +29,7 @@ BELOW_POPULAR = "↓"  # after a name: trained, yet not better than the most fre
 POPULAR = "popular"  # the method that predicts those: a trained method should be better
 BASELINES = (POPULAR, "tfidf-nn", "tfidf-label")  # methods that train nothing: a trained row far below is a failure
 FAR = 0.5  # of a baseline's metric
-UNLIMITED = "◇"  # after a name: it, or its linear solver, spends nothing that the budget limits
+UNBOUNDED = "◇"  # after a name: it is trained, and its budget limits nothing of that
 STATED = "□"  # after a name: nobody has recomputed its metrics
 VERIFIED, NOT_REPRODUCED = "✓", "✗"  # after a name: what came of training it again
 IDLE = "∅"  # after a name: a part of the method never ran
@@ -50,7 +51,7 @@ MEANINGS = {
     OLDER: "older code",
     CODES: "perhaps of several codes",
     BELOW_POPULAR: "not better than the most frequent labels",
-    UNLIMITED: "no budget limits it",
+    UNBOUNDED: "its training is not limited by the budget",
     STATED: "not recomputed",
     VERIFIED: "trained again with an equivalent result",
     NOT_REPRODUCED: "trained again, not reproduced",
@@ -89,13 +90,18 @@ def is_below_popular(row: Row, others: Iterable[Row], metric: str) -> bool:
     return bool(row.facts.get("steps") and popular) and value <= max(popular) and value != perfect
 
 
+def is_unbounded(facts: Mapping[str, Value]) -> bool:
+    """Whether a row that no budget limits was trained: it took steps, or its operations are above 0 or not known."""
+    return bool(facts.get("steps")) or facts.get("flops") != 0
+
+
 def of_name(row: Row) -> str:
     """The marks after the row's name."""
     marks = (
         OLDER * bool(row.older)
         + CODES * bool(row.codes)
         + BELOW_POPULAR * row.below_popular
-        + UNLIMITED * row.unlimited
+        + UNBOUNDED * row.unbounded
     )
     return marks + STATED * row.stated + again_mark(row) + IDLE * bool(row.idle) + of_claims(row.claims)
 
@@ -253,9 +259,13 @@ ON_MEASURED: tuple[Rule, ...] = (
     _each(lambda row: row.unanswered, lambda row: f"{row.label}: {row.unanswered}."),
     _all_zero,
     _once(
-        lambda row: row.unlimited,
-        f"{UNLIMITED}: not limited by this budget: the method, or its linear solver, spends nothing that the budget "
-        "counts.",
+        lambda row: row.unbounded,
+        f"{UNBOUNDED}: trained, but not limited by this budget, because the budget counts nothing of what the method, "
+        "or its linear solver, spends.",
+    ),
+    _once(
+        lambda row: row.unlimited and not row.unbounded,
+        "Rows whose steps and operations are 0 train nothing, so a budget does not limit them either.",
     ),
     _once(lambda row: row.accepted, CHECKED),
     _once(

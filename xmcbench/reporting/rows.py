@@ -106,6 +106,7 @@ class Row:
     unanswered: str = ""  # measured: how much its teacher left unanswered
     wrong: str = ""  # measured: what most likely keeps it down, where it is below popular
     unlimited: bool = False  # measured: it, or its linear solver, spends nothing that its budget limits
+    unbounded: bool = False  # measured: it is trained nevertheless, so that it may have cost more than others
     stated: bool = False  # measured: its metrics cannot be recomputed here, and no check of submissions did it
     accepted: bool = False  # measured: its trials are accepted submissions, none of them the user's
     reproduced: Reproduced | None = None  # measured: what came of training it again; None: nobody did

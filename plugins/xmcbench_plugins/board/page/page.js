@@ -2,7 +2,7 @@
 // The state of the view is in the address after #, so that a view can be linked to; every change redraws the page.
 
 const PAGE = JSON.parse(document.getElementById("data").textContent);
-const EMPTY = { variant: "", called: "", family: 0, kind: "", rank: null, status: "ok", problem: "", intervals: [], tied: [], misprints: {}, older: "", codes: 0, below_popular: false, unlimited: false, stated: false, reproduced: null, idle: [], claims: [], folded_claims: [], costs: {}, keys: [], source: 0, url: 0, origin: 0, date: 0, papers: 0, curve: null, deciles: null };
+const EMPTY = { variant: "", called: "", family: 0, kind: "", rank: null, status: "ok", problem: "", intervals: [], tied: [], misprints: {}, older: "", codes: 0, below_popular: false, unbounded: false, stated: false, reproduced: null, idle: [], claims: [], folded_claims: [], costs: {}, keys: [], source: 0, url: 0, origin: 0, date: 0, papers: 0, curve: null, deciles: null };
 for (const group of PAGE.groups) {
   group.shown = group.shown.map((at) => group.columns[at]);
   for (const list of [group.rows, group.printed]) {

@@ -228,7 +228,7 @@ class _Group:
             "misprints": row.misprints,
             "older": row.older,
             "codes": row.codes,
-            "unlimited": row.unlimited,
+            "unbounded": row.unbounded,
             "stated": row.stated,
             "reproduced": row.reproduced and [again_mark(row), again_text(row.reproduced)],
             "idle": list(row.idle),

@@ -137,7 +137,7 @@ function methodCell(row) {
   const cell = element("th", { scope: "row", class: "method text" }, calledOf(row));
   if (row.codes) cell.append(...sign("§", `its trials noted ${row.codes} digests of code in an older form, which changed with comments too`));
   if (row.older) cell.append(...sign("‡", `a result of older code: ${row.older}`));
-  if (row.unlimited) cell.append(...sign("◇", "not limited by this budget: it spends nothing that the budget counts"));
+  if (row.unbounded) cell.append(...sign("◇", "its training is not limited by this budget, which counts nothing of what it spends"));
   if (row.stated) cell.append(...sign("□", "not recomputed: its predictions are not here, or its dataset is unknown here"));
   if (row.reproduced) cell.append(...sign(...row.reproduced));
   if (row.idle.length) cell.append(...sign("∅", `never ran: ${row.idle.join(", ")}`));
