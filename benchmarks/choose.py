@@ -1,6 +1,7 @@
 """What `xmcbench tune` recommends, beside what a practitioner would run alone: a row for each dataset.
 
 python benchmarks/choose.py lf-tate-titles-16k debian-packages --data DIRECTORY --rows 4000 --minutes 20 --work FOLDER
+    --markdown docs/tuning.md
 
 The training part of each dataset is split afresh, a fifth for testing; `--rows` takes evenly spaced rows of a large
 one. Alone run scikit-learn's LinearSVC for each label (which `linear-ovr` is with all negatives), BM25 neighbours, and
@@ -14,19 +15,21 @@ import argparse
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import yaml
+from report import options, put
 
 from xmcbench.data import Dataset, load
 from xmcbench.data.dataset import Split
 from xmcbench.data.source import Draft
 from xmcbench.data.texts import take
 from xmcbench.evaluation.significance import Sample, difference, samples
+from xmcbench.reporting.words import number
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
 from xmcbench_plugins.datasets.exporting import export
@@ -39,10 +42,12 @@ ALONE: dict[str, dict[str, Any]] = {
 }
 FASTTEXT = Path(__file__).parent / "fasttext_program.py"
 TEST = 5  # every fifth row
+MINUTES = "minutes"  # the column of what `tune` took
+MARK = "<!-- table of choose.py -->"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__)
     parser.add_argument("datasets", nargs="+")
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--rows", type=int, default=10_000, help="training rows that are taken, at most")
@@ -53,18 +58,27 @@ def main() -> None:
     given.work.mkdir(parents=True, exist_ok=True)
     if given.fasttext:
         ALONE["fastText"] = {"method": "external", "command": [given.fasttext, str(FASTTEXT)]}
-    rows = [row(name, given) for name in given.datasets]
-    header = [
-        "dataset",
-        "rows, labels",
-        "`tune` recommends",
-        "minutes",
-        *METRICS,
-        *(f"{name} alone" for name in ALONE),
-        "best?",
-    ]
-    for line in (header, ["---"] * len(header), *rows):
-        print(f"| {' | '.join(line)} |", flush=True)
+    text = written(ALONE, [row(name, given) for name in given.datasets], given.rows, given.minutes)
+    print(text, flush=True)
+    if given.markdown:
+        put(text, given.markdown, MARK)
+
+
+def written(alone: Iterable[str], rows: Sequence[Sequence[str]], most: int, minutes: float) -> str:
+    """The table of the datasets' `rows`, and what time they had and took.
+
+    `alone` names the methods that ran alone; each dataset had at most `most` rows, and `minutes` for the tuning.
+    """
+    header = ["dataset", "rows, labels", "`tune` recommends", MINUTES, *METRICS]
+    header += [*(f"{name} alone" for name in alone), "best?"]
+    table = [f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows)]
+    longer = [over for row in rows if (over := float(row[header.index(MINUTES)]) - minutes) > 0]
+    took = (
+        f"{number(len(longer), 'dataset')} took up to {max(longer):.1f} minutes longer"
+        if longer
+        else "none took longer"
+    )
+    return "\n".join([*table, "", f"Each dataset had {minutes:g} minutes for at most {most:,} rows; {took}."])
 
 
 def row(name: str, given: argparse.Namespace) -> list[str]:
