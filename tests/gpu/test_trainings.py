@@ -46,7 +46,7 @@ def assert_close(found: Predictions, wanted: Predictions, *, chooses: bool) -> N
 
 
 @pytest.mark.parametrize("outcome", TRAININGS, indirect=True)
-def test_losses_and_predictions_are_those_of_the_cpu(outcome: Outcome, tmp_path: Path) -> None:
+def test_losses_charges_and_predictions_are_those_of_the_cpu(outcome: Outcome, tmp_path: Path) -> None:
     with models_on("cpu"):
         wanted = train(outcome.name, tmp_path)
     chooses = TRAININGS[outcome.name].chooses
@@ -54,6 +54,8 @@ def test_losses_and_predictions_are_those_of_the_cpu(outcome: Outcome, tmp_path:
     np.testing.assert_allclose(outcome.metrics[:1], wanted.metrics[:1], rtol=CLOSE)
     np.testing.assert_allclose(outcome.metrics, wanted.metrics, rtol=CHOSEN_OTHERWISE if chooses else CLOSE)
     assert_close(outcome.predictions, wanted.predictions, chooses=chooses)
+    if not chooses:  # matrix products of a backward pass are computed in the device's own thread
+        assert outcome.operations == wanted.operations
 
 
 @pytest.mark.parametrize("outcome", TRAINED, indirect=True)

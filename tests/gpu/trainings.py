@@ -121,6 +121,7 @@ class Outcome:
     metrics: list[tuple[float, ...]]
     predictions: Predictions
     waits: list[Counter[str]]
+    operations: dict[str, int]  # charged, by kind
 
 
 def train(name: str, root: Path) -> Outcome:
@@ -134,6 +135,7 @@ def train(name: str, root: Path) -> Outcome:
                 metrics.append(tuple(progress.metrics.get(key, 0.0) for key in ("loss", "gradient")))
                 ends.append(so_far())
 
-        method.fit(data_of(name), run_of(name, root, report=note))
+        method.fit(data_of(name), run := run_of(name, root, report=note))
     of_steps = [after - before for before, after in pairwise(ends)]
-    return Outcome(name, root, method, metrics, method.predict(DATA.texts, 10), of_steps)
+    operations = {kind: getattr(run.ledger, f"{kind}_flops") for kind in ("encoder", "module", "scoring", "solver")}
+    return Outcome(name, root, method, metrics, method.predict(DATA.texts, 10), of_steps, operations)
