@@ -17,11 +17,12 @@ def write_html(shown: Shown, output: Path | None) -> Sequence[Path]:
     """Write the page into the folder `output`; its files, of which the first is to be opened."""
     from xmcbench.reporting.claims import read_claims
     from xmcbench.reporting.leaderboard_text import bibtex_entry
-    from xmcbench_plugins.board.page import write_page
+    from xmcbench_plugins.board.page import check_folder, write_page
     from xmcbench_plugins.board.page.about import Example, examples
 
-    bibtex = {row.paper: bibtex_entry(row) for row in shown.published}
     folder = output or Path("leaderboard-site")
+    check_folder(folder)  # before the work
+    bibtex = {row.paper: bibtex_entry(row) for row in shown.published}
     measured = shown.measured
     found: dict[str, tuple[Example, ...]] = {}
     analyses = shown.analyses(

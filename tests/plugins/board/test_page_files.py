@@ -19,6 +19,7 @@ from xmcbench.reporting.notes import CHECKED
 from xmcbench.reporting.published import published_rows
 from xmcbench.reporting.rows import Reproduced
 from xmcbench.trial.predictions import Predictions
+from xmcbench_plugins.board import write_html
 from xmcbench_plugins.board.page import write_page
 from xmcbench_plugins.board.page.about import EXAMPLES, LABELS, Example, examples, facts
 from xmcbench_plugins.board.page.payload import payload
@@ -159,3 +160,5 @@ def test_a_page_of_others_is_not_replaced_and_pages_of_withdrawn_records_go(tmp_
     with pytest.raises(XMCBenchError, match=r"index\.html: a page that xmcbench did not write"):
         write_page(table, records, tmp_path)
     assert "documentation" in (tmp_path / "index.html").read_text()
+    with pytest.raises(XMCBenchError, match="a page that xmcbench did not write"):
+        write_html(object(), tmp_path)  # type: ignore[arg-type]  # it is refused before anything is read

@@ -73,8 +73,7 @@ def write_page(
     `published` rows are linked from records of their methods. Pages of records that are no longer shown are
     removed. Raises XMCBenchError where a page of others would be replaced.
     """
-    if (out / "index.html").exists() and not _is_own(out / "index.html"):
-        raise XMCBenchError(f"{out / 'index.html'}: a page that xmcbench did not write: expected an empty folder")
+    check_folder(out)
     shown = {key: records[key] for group in board.groups for row in group.rows for key in row.keys if key in records}
     found = findings()
     data = {**payload(board, shown, analyses or {}, resampled, found, published), "bibtex": dict(bibtex or {})}
@@ -104,6 +103,12 @@ def write_page(
         if path not in pages and _is_own(path):
             path.unlink()
     return list(pages)
+
+
+def check_folder(out: Path) -> None:
+    """Raise XMCBenchError if the page in the folder `out` is not of xmcbench."""
+    if (out / "index.html").exists() and not _is_own(out / "index.html"):
+        raise XMCBenchError(f"{out / 'index.html'}: a page that xmcbench did not write: expected an empty folder")
 
 
 def _is_own(page: Path) -> bool:
