@@ -185,6 +185,7 @@ def test_a_time_limit_that_is_predicted_too_short_is_told_before_anything_runs(
 ) -> None:
     monkeypatch.setattr("xmcbench.engine.planning.trials.plan_here", lambda trial, *_: trial)
     monkeypatch.setattr("xmcbench.engine.planning.trials.too_large", lambda _: None)
+    monkeypatch.setattr("xmcbench.engine.planning.trials.too_much_here", lambda *_: None)
     asked: list[float] = []
 
     def predicted(trial: Trial, timeout: float) -> str | None:
@@ -204,9 +205,28 @@ def test_a_time_limit_that_is_predicted_too_short_is_told_before_anything_runs(
     assert told({"steps": 5}) == ["ok takes years"]
 
 
+def test_a_trial_that_this_machine_cannot_hold_is_left_out_until_it_can(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xmcbench.engine.planning.trials.plan_here", lambda trial, *_: trial)
+    monkeypatch.setattr("xmcbench.engine.planning.trials.too_large", lambda _: None)
+    monkeypatch.setattr("xmcbench.engine.planning.trials.too_long", lambda *_: None)
+    needs: dict[str, str] = {"fake-ok": "needs about 31 GB of memory"}
+    monkeypatch.setattr("xmcbench.engine.planning.trials.too_much_here", lambda trial, _: needs.get(trial.method))
+    monkeypatch.setattr("xmcbench.runs.runner.LARGE_DATASET", 1)
+    suite = bench.suite(["fake-ok", "fake-slow"], budget={"steps": 5})
+    assert bench.plan(suite)["ok"] == ("skip", "needs about 31 GB of memory")
+    assert bench.plan(suite)["slow"][0] == "run"
+    record = bench.run(suite, only=["ok"])["ok"]
+    assert (record.status, record.spent["steps"]) == (Status.SKIPPED, 0)
+    needs.clear()
+    assert bench.run(suite, only=["ok"])["ok"].status is Status.OK
+
+
 def test_a_trial_that_is_predicted_too_large_is_not_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xmcbench.engine.planning.trials.plan_here", lambda trial, *_: trial)
     monkeypatch.setattr("xmcbench.engine.planning.trials.too_large", lambda _: "predicted to take 9 GB")
+    monkeypatch.setattr("xmcbench.engine.planning.trials.too_much_here", lambda *_: None)
     suite = bench.suite(["fake-ok"], budget={"steps": 5, "peak_bytes": 1e12})
     assert bench.plan(suite)["ok"] == ("too large", "predicted to take 9 GB")
     record = bench.run(suite)["ok"]

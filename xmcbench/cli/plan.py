@@ -65,7 +65,7 @@ def plan(
     """
     from xmcbench.data.extent import extent
     from xmcbench.data.prepared import default_cache_dir
-    from xmcbench.engine.planning.trials import Planner, fits, machine_called, too_long
+    from xmcbench.engine.planning.trials import Planner, fits, machine_called, too_long, too_much
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.runs.plan import remarks, select
     from xmcbench.suite.resources import Share
@@ -93,11 +93,18 @@ def plan(
     steps = {(plan.trial.dataset, plan.trial.label): plan.ledger.steps for plan in plans}
     lines = {"derived from data and budget": asked.followed(trials), "note": remarks(trials, extents, steps)}
     lines["note"] += teacher_costs(trials, extents, store, Price.parse(teacher_price))
+    refused = [f"{plan.trial.dataset}/{plan.trial.label} {r}" for plan in plans if (r := too_much(plan, machine))]
     overlong = [reason for plan in plans if (reason := too_long(plan, asked.timeout))]
-    for kind, texts in (*lines.items(), ("not planned", left_out), ("fails", failing), ("too long", overlong)):
+    for kind, texts in (
+        *lines.items(),
+        ("not planned", left_out),
+        ("fails", failing),
+        ("does not fit", refused),
+        ("too long", overlong),
+    ):
         for text in texts:
             echo(f"{kind}: {text}", err=True)
-    raise Exit(1 if overlong or failing or any(fits(plan, machine) == "no" for plan in plans) else 0)
+    raise Exit(1 if refused or overlong or failing or any(fits(plan, machine) == "no" for plan in plans) else 0)
 
 
 def _tables(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> list[TextTable]:

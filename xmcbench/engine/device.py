@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +34,23 @@ def computing_on(kind: str) -> Iterator[None]:
         yield
     finally:
         _kind.reset(token)
+
+
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def usable_memory() -> int:
+    """Bytes of memory that this process may use: those of the machine, or of its container, or what `ulimit -v` says,
+    whichever is least.
+    """
+    import psutil
+
+    limits = [psutil.virtual_memory().total]
+    for file in CGROUP_LIMITS:
+        with suppress(OSError, ValueError):  # not there, or `max`
+            limits.append(int(file.read_text()))
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return min(limits + [most] * (most != resource.RLIM_INFINITY))
 
 
 def device_peak_memory() -> int | None:

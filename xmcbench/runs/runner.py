@@ -195,6 +195,8 @@ class Runner:
             return PlannedTrial(trial, Action.FAILED, f"{explain(ended)}; --retry runs it again", record)
         if reason := self._too_large(trial):
             return PlannedTrial(trial, Action.TOO_LARGE, reason, record)
+        if reason := self._too_much(trial):
+            return PlannedTrial(trial, Action.SKIP, reason, record)
         if ended:
             return PlannedTrial(trial, Action.RUN, f"again after {ended.status}", record)
         if self.store.in_flight(trial.key):
@@ -287,6 +289,17 @@ class Runner:
         with suppress(PassTooLargeError):  # that will be its failure
             plan = self._predicted(trial)
             return too_large(plan) if plan else None
+        return None
+
+    def _too_much(self, trial: Trial) -> str | None:
+        """Why this machine cannot hold a trial of a large dataset, or None. On Ray other machines hold it."""
+        if self.settings.executor is not None or not self._worth_planning(trial):
+            return None
+        from xmcbench.engine.planning.trials import too_much_here  # imports torch
+
+        with suppress(PassTooLargeError):  # that will be its failure
+            plan = self._predicted(trial)
+            return too_much_here(plan, self.store.root) if plan else None
         return None
 
     def outcome(self, planned: PlannedTrial) -> Record:

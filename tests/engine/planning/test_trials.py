@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
+import resource
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
+from xmcbench.engine import device
 from xmcbench.engine.planning import memory as memory_module
 from xmcbench.engine.planning.gpu_facts import SIZE, gpu_facts
 from xmcbench.engine.planning.trials import (
@@ -24,6 +28,7 @@ from xmcbench.engine.planning.trials import (
     plan_here,
     too_large,
     too_long,
+    too_much,
 )
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
@@ -181,6 +186,50 @@ def test_a_second_stage_is_planned_up_to_its_encoder(planned: Callable[..., Tria
     whole = planned("classifier", budget={"steps": 10}, first={"method": "dexml", **first}, share=0.6)
     assert whole.ledger.flops == planned("dexml", budget={"steps": 6}).ledger.flops
     assert whole.notes == ("a: the training of its encoder (dexml) is planned, the next stage is not",)
+
+
+def test_what_a_machine_cannot_hold_is_told_with_the_labels_that_it_could(planned: Callable[..., TrialPlan]) -> None:
+    plan = planned("ova", workers=2)
+    needed = plan.memory.total
+    room = replace(DEVICE, memory=2 * needed)
+    assert too_much(plan, room) is None
+    small = replace(DEVICE, memory=1.9995 * needed)  # two workers share a CPU's memory
+    told = too_much(plan, small)
+    assert told is not None
+    assert [fits(plan, machine) for machine in (small, room, replace(room, memory=3 * needed))] == [
+        "no",
+        "close",
+        "yes",
+    ]
+    assert re.fullmatch(
+        r"needs about \S+ GB of memory, and toy has \S+ GB, enough for about 1?\d\d of the 200 labels", told
+    )
+    assert "about 0 of the 200 labels" in str(too_much(plan, replace(DEVICE, memory=PROCESS)))
+    assert too_much(plan, replace(small, kind="cuda")) is None  # each has its own
+    assert too_much(plan, room, free_disk=plan.disk) is None
+    assert too_much(plan, room, free_disk=plan.disk / 2) == (
+        f"needs about {plan.disk / 1e9:.3g} GB of disk, and the store has {plan.disk / 2e9:.3g} GB"
+    )
+    rows = 200 * 32 * 4
+    assert plan.disk > rows + 3 * 3 * rows  # the model's, and those of three checkpoints with two moments
+
+
+def test_an_approximate_search_holds_the_vectors_twice(planned: Callable[..., TrialPlan]) -> None:
+    exact, clusters, graph = (planned(search=search).memory.search for search in ("exact", "faiss-ivf", "faiss-hnsw"))
+    assert clusters - exact == 200 * (32 * 4 + 8)
+    assert graph - exact == 200 * (32 * 4 + 64 * 4)
+
+
+def test_the_memory_of_a_container_and_of_a_process_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    none = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(device.resource, "getrlimit", lambda _: none)
+    monkeypatch.setattr(device, "CGROUP_LIMITS", (tmp_path / "memory.max", tmp_path / "absent"))
+    (tmp_path / "memory.max").write_text("max\n")
+    assert device.usable_memory() == psutil.virtual_memory().total
+    (tmp_path / "memory.max").write_text("3000000\n")
+    assert device.usable_memory() == 3_000_000
+    monkeypatch.setattr(device.resource, "getrlimit", lambda _: (2_000_000, none[1]))
+    assert device.usable_memory() == 2_000_000
 
 
 def test_a_time_limit_below_the_prediction_is_told(planned: Callable[..., TrialPlan]) -> None:

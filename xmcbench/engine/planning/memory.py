@@ -40,6 +40,7 @@ from xmcbench.engine.planning.dry_run import DRAWN, DryRun
 from xmcbench.engine.planning.probe import Table, Workload
 from xmcbench.engine.sampling.clusters import clustering_bytes
 from xmcbench.engine.search.exact import SIZES
+from xmcbench.engine.search.index import index_bytes
 from xmcbench.engine.tables.touched_rows import TouchedRows
 from xmcbench.engine.training.gradient_cache import SavedBytes
 from xmcbench.engine.training.steps import kept_bytes
@@ -371,4 +372,5 @@ def _search(run: DryRun, queries: int, encoder: EncoderCosts, device: str) -> fl
     vectors = labels * probe.scored_dimension + queries * (encoder.dimension + probe.scored_dimension)
     if probe.module_parameters:
         vectors += labels * encoder.dimension + BLOCK_COPIES * min(labels, BLOCK) * probe.scored_dimension
-    return float(vectors * FLOAT + _scores(queries, labels, device))
+    of_backend = index_bytes(run.method.config.search, labels, probe.scored_dimension)
+    return float(vectors * FLOAT + of_backend + _scores(queries, labels, device))

@@ -11,16 +11,16 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from shutil import disk_usage
 
 import numpy as np
-import psutil
 import torch
 
 from xmcbench.data import TrainingData, find_source, load
 from xmcbench.data.lengths import tokens_of
 from xmcbench.data.source import Draft
 from xmcbench.engine.charging import TRAINING_PASSES, Charging
-from xmcbench.engine.device import computing_on, default_device
+from xmcbench.engine.device import computing_on, default_device, usable_memory
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.settings import Precision
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
@@ -31,6 +31,7 @@ from xmcbench.engine.planning.gpu_facts import SIZE, gpu_facts
 from xmcbench.engine.planning.memory import FLOAT, EncoderCosts, Memory, costs, memory, tokenizer_of
 from xmcbench.engine.planning.probe import LABELS_PER_QUERY, LARGE, SAMPLE, Probe, Workload, observe
 from xmcbench.engine.training.steps import kept_bytes
+from xmcbench.engine.training.training import NUM_STORED
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.trial.budget import Ledger, PassTooLargeError
 from xmcbench.trial.method import build_method
@@ -85,7 +86,7 @@ def machine_called(name: str) -> Machine:
     if name == HERE:
         kind = default_device().type
         gpu = kind == "cuda"
-        memory = gpu_facts(kind)["memory"] if gpu else psutil.virtual_memory().total
+        memory = gpu_facts(kind)["memory"] if gpu else usable_memory()
         return Machine(HERE, None, None, float(memory), f"measured in {'seconds' if gpu else 'CPU time'}", kind)
     if name not in MACHINES:
         raise UnknownNameError("accelerator", name, [*MACHINES, HERE], "--accelerator")
@@ -113,6 +114,7 @@ def measured_peak(precision: str, device: str = "cpu", size: int | None = None) 
     return threads * fastest
 
 
+CHECKPOINTS = NUM_STORED + 1  # on disk at once: those that are kept, and the one that is being written
 MARGIN = 0.15  # the largest error of a prediction of memory
 
 
@@ -129,6 +131,8 @@ class TrialPlan:
     network: float  # bytes that a worker sends per step
     parameters: int  # of the encoder and the method's modules that are trained, without rows per label
     measured: bool  # whether the dataset is on disk
+    labels: int
+    disk: float  # bytes of the model and of the checkpoints that are there at once
     notes: tuple[str, ...] = ()
 
     @property
@@ -202,7 +206,11 @@ class Planner:
         if whole is not method:
             first = f"the training of its encoder ({method.name}) is planned, the next stage is not"
             notes = (*notes, f"{trial.label}: {first}")
-        return TrialPlan(trial, machine.name, workers, ledger, seconds, held, sent, parameters, work.measured, notes)
+        labels = work.train.num_labels
+        model = held.weights + FLOAT * labels * probe.scored_dimension
+        disk = model + CHECKPOINTS * (held.weights + held.optimizer + workers * held.tables)
+        sizes = parameters, work.measured, labels, disk
+        return TrialPlan(trial, machine.name, workers, ledger, seconds, held, sent, *sizes, notes)
 
     def _look(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...], Probe]:
         """The dataset and the encoder of a trial, notes on what was assumed of them, and what its method does."""
@@ -295,6 +303,25 @@ def too_large(plan: TrialPlan) -> str | None:
     return f"a worker is predicted to take {needed / 1e9:.2f} GB of memory, the budget allows {limit / 1e9:.2f} GB"
 
 
+def too_much(plan: TrialPlan, machine: Machine, free_disk: float | None = None) -> str | None:
+    """Why the machine cannot hold the trial in memory or on disk, and how many labels it could; None if it can.
+
+    On a CPU all workers share the memory. `free_disk` is in bytes.
+    """
+    memory, workers = plan.memory, plan.workers if machine.kind == "cpu" else 1
+    needed = workers * memory.total
+    if needed > machine.memory:
+        # What does not grow with the labels; the rest nearly all does.
+        fixed = workers * (memory.process + memory.weights + memory.optimizer + memory.activations + memory.backward)
+        fit = max(0, int(plan.labels * (machine.memory - fixed) / (needed - fixed)))
+        name = "this machine" if machine.name == HERE else machine.name
+        room = f"{name} has {machine.memory / GB:.3g} GB, enough for about {float(f'{fit:.2g}'):,.0f}"
+        return f"needs about {needed / GB:.3g} GB of memory, and {room} of the {plan.labels:,} labels"
+    if free_disk is not None and plan.disk > free_disk:
+        return f"needs about {plan.disk / GB:.3g} GB of disk, and the store has {free_disk / GB:.3g} GB"
+    return None
+
+
 def too_long(plan: TrialPlan, timeout: float) -> str | None:
     """Why the trial will not end within `timeout` seconds, or None if it will."""
     if plan.seconds <= timeout:
@@ -302,6 +329,12 @@ def too_long(plan: TrialPlan, timeout: float) -> str | None:
     predicted = f"is predicted to take {plan.seconds / 3600:.4g} hours on {plan.workers} x {plan.device}, idle"
     ends = f"the suite's timeout ends it after {timeout / 3600:.4g}"
     return f"{plan.trial.dataset}/{plan.trial.label} {predicted}, {ends}"
+
+
+def too_much_here(plan: TrialPlan, store: Path) -> str | None:
+    """Why this machine cannot hold the trial in memory, or the disk of `store` its files; None if they can."""
+    there = next(folder for folder in (store, *store.parents) if folder.is_dir())
+    return too_much(plan, machine_called(HERE), disk_usage(there).free)
 
 
 def plan_here(trial: Trial, data: Path, cache_dir: Path, workers: int) -> TrialPlan | None:
@@ -326,6 +359,7 @@ def _planner_here(data: Path, cache_dir: Path) -> Planner:
 
 def fits(plan: TrialPlan, machine: Machine) -> str:
     """`yes`, `close` where the prediction is within its error of the memory there is, or `no`."""
-    limit = _limit(plan.trial, machine)
+    sharing = plan.workers if machine.kind == "cpu" else 1
+    limit = min(_limit(plan.trial, machine), machine.memory / sharing)
     needed = plan.memory.total
     return "no" if needed > limit else "close" if needed * (1 + MARGIN) > limit else "yes"

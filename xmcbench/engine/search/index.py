@@ -74,6 +74,15 @@ def search_flops(num_queries: int, num_labels: int, dimension: int) -> int:
     return cluster_flops(num_queries, num_labels, dimension)
 
 
+def index_bytes(backend: Backend, num_labels: int, dimension: int) -> int:
+    """Bytes that an index holds beside the label vectors: faiss has a copy of them, and links or ids of labels."""
+    from xmcbench.engine.search.faiss import LINKS
+
+    if backend == "exact":
+        return 0
+    return num_labels * (4 * dimension + (4 * 2 * LINKS if backend == "faiss-hnsw" else 8))
+
+
 def measured_recall(
     index: Index, queries_ND: Tensor, labels_LD: Tensor, k: int, exclude: scipy.sparse.csr_array
 ) -> float:
