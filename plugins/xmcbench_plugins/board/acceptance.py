@@ -170,8 +170,6 @@ def _identity(record: Record) -> Iterator[str]:
     newest = {"engine": ENGINE_VERSION, "selection": SELECTION_VERSION, charge_part("device_seconds"): SECONDS_VERSION}
     if not isinstance(trial.budget, UnknownBudget) and not trial.versions.get("method"):
         yield "it names no version of its method"
-    if min(trial.versions.values(), default=1) < 1:
-        yield f"it is a result of {_parts(trial.versions)}, expected versions from 1"
     if plugin := _registered(trial.method):
         newest["method"] = plugin.thing.info.version
         if plugin.origin.distribution != trial.distribution:
@@ -241,8 +239,6 @@ def _gaps(record: Record) -> Iterator[str]:
         yield "the code it ran with had changes that no commit holds, expected a clean git tree"
     if (program := PurePath([*provenance.get("command", ()), ""][0]).name) not in ("", OWN):  # a reader may run it
         yield f"its command runs {shown(program)}, expected {OWN}"
-    if "" in provenance.get("versions", {}) or not re.fullmatch(r"3\.\d+\S*", provenance.get("python", "")):
-        yield f"its provenance names Python {shown(provenance.get('python'))}, or a version of a package without a name"
     if trial.distribution == OWN and trial.version != provenance.get("versions", {}).get(OWN, trial.version):
         yield f"its version is {shown(trial.version)}, its provenance has {OWN} {shown(provenance['versions'][OWN])}"
     if "predictions" in provenance and not isinstance(trial.budget, UnknownBudget):
