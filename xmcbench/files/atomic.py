@@ -96,7 +96,7 @@ def beside(path: Path, kind: Literal["partial", "older"] = "partial") -> Path:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders at once, as Linux can on most file systems; False, and nothing is changed, elsewhere."""
+    """Exchange two folders at once, as Linux can; False, and nothing is changed, elsewhere, also on NFS."""
     import ctypes
 
     with suppress(AttributeError):  # a C library without it
