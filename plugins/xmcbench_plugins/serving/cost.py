@@ -6,12 +6,9 @@ threshold where it has one. HTTP is left out.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -139,6 +136,10 @@ def _searches(record: Record, asked: Sequence[str]) -> list[str]:
 
 def _alone(record: Record, search: str, *given: Any) -> Cost:
     """The cost of a model, measured in a fresh process. Raises XMCBenchError where that process dies."""
+    import multiprocessing  # `--help` does without these
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
         try:
             return fresh.submit(measured, record.key, search, *given).result()
