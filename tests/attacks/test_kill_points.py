@@ -1,4 +1,4 @@
-"""SIGKILL before changes that `submit` and `analyse` make to folders: run again, they end as if never killed."""
+"""SIGKILL before changes of folders by `submit`, `submit --withdraw` and `analyse`: run again, they end as ever."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from xmcbench.cli import main
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "shutil.rmtree", "os.symlink")
 COMMANDS = {"submit": "submit ok rare --to out", "analyse": "analyse ok rare -o out"}
+COMMANDS |= {"withdraw": "submit rare --withdraw --to out"}
 KILLS = 8  # of a command, spread over its changes
 
 
@@ -87,18 +88,24 @@ def files(world: Path) -> dict[str, bytes]:
 @pytest.mark.long
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_that_is_killed_anywhere_is_run_again_to_the_same_end(world: Path, name: str) -> None:
-    command, results = COMMANDS[name], {key: own for key, own in files(world).items() if key.startswith("results")}
+    command, before = COMMANDS[name], world / "before"
+    if name == "withdraw":
+        assert run(world, COMMANDS["submit"]) == 0
+        shutil.copytree(world / "out", before)
+    results = {key: own for key, own in files(world).items() if key.startswith("results")}
     assert run(world, command) == 0
     expected, changes = files(world), int((world / "changes").read_text())
     points = sorted({1 + at * (changes - 1) // (KILLS - 1) for at in range(KILLS)})
     kills = 0
     for point in points:
         shutil.rmtree(world / "out")
+        if before.exists():
+            shutil.copytree(before, world / "out")
         code = run(world, command, point)
         assert code in (0, -signal.SIGKILL)  # 0: it ended first, as it had fewer left-over files to remove
         kills += code != 0
         assert results.items() <= files(world).items(), f"after a kill before change {point} of {changes}"
-        assert run(world, command) == 0
+        assert run(world, command) == 0 or name == "withdraw"  # it finds nothing to withdraw where all was done
         assert files(world) == expected, f"after a kill before change {point} of {changes}"
     print(f"{name}: {kills} kills at {changes} changes")
     assert kills > 2

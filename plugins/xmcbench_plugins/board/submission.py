@@ -124,13 +124,18 @@ def withdraw(folder: Path, records: Sequence[Record]) -> list[str]:
         return [str(path) for path in remove_packed(folder, {record.key for record in records})]
 
 
-def mend_compact(folder: Path, datasets: Collection[str]) -> None:
-    """Write compact resamples of `datasets` anew where they are wrong: after a change of trials that may be killed."""
+def mend_compact(folder: Path, datasets: Collection[str], without: Collection[str] = ()) -> None:
+    """Write compact resamples of `datasets` anew where they are wrong: after trials came, or before some go.
+
+    So a command that is killed, and run again, finds what it has not done yet. `without` are the keys of those that are
+    removed next.
+    """
     with Store(folder).lock(LOCK):
         accepted = Store(folder)
-        by_dataset = grouped(accepted.records(), lambda record: record.trial.dataset)
+        stay = [record for record in accepted.records() if record.key not in without]
+        by_dataset = grouped(stay, lambda record: record.trial.dataset)
         for dataset in sorted(datasets):
-            own = by_dataset.get(dataset, [])  # none once all are withdrawn
+            own = by_dataset.get(dataset, [])  # none where all are withdrawn
             if _wrong_compact(accepted, dataset, own):
                 write_arrays(compact_path(folder, dataset), compacted(accepted, own))
 

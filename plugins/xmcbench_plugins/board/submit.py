@@ -155,8 +155,8 @@ def _withdraw(runs: Sequence[str], to: Path) -> list[str]:
 
     accepted = Store(to)
     gone = {record.key: record for run in runs for record in find_trials(accepted, run)}
+    submission.mend_compact(to, {record.trial.dataset for record in gone.values()}, without=gone)
     written = submission.withdraw(to, list(gone.values()))
-    submission.mend_compact(to, {record.trial.dataset for record in gone.values()})
     stay = [record for record in accepted.records() if record.key not in gone]
     for record in gone.values():
         others = sorted(own.trial.seed for own in stay if own.but_seed == record.but_seed)
