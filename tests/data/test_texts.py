@@ -104,30 +104,6 @@ def test_batches_hold_few_long_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(batches([])) == []
 
 
-@given(TEXTS)
-def test_texts_made_in_blocks_are_saved_as_all_at_once(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str]
-) -> None:
-    whole, folder = PackedTexts.of(texts), tmp_path_factory.mktemp("texts")
-    asked = []
-
-    def make(part: slice) -> PackedTexts:
-        asked.append(part.stop - part.start)
-        return whole[part]
-
-    made = TextBlocks(len(texts), make)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("xmcbench.data.texts.BLOCK", 2)
-        patch.setattr(TextBlocks.blocks, "__defaults__", None)
-        whole.save(folder / "whole")
-        made.save(folder / "made")
-    assert max(asked, default=0) <= 2
-    for kind in ("bytes", "offsets"):
-        assert (folder / f"made.{kind}.npy").read_bytes() == (folder / f"whole.{kind}.npy").read_bytes()
-    assert list(made) == list(made[:]) == list(PackedTexts.of(made)) == texts
-    assert [made[i] for i in range(-len(texts), 0)] == texts
-
-
 @given(st.lists(st.text("ab \n", max_size=20), max_size=4))
 def test_pieces_have_the_words_of_their_texts(texts: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
