@@ -108,13 +108,13 @@ def _register() -> None:
     """Put a function before each kernel that has a formula, unless torch makes it of others, which are counted."""
     if not _libraries:
         _library("_").fallback(fallthrough_kernel, KEY_NAME)
-    operators: list[Any] = [*torch._ops._higher_order_ops.values()]  # such as torch.cond, which is made of kernels
-    for operator in operators:
-        operator.fallthrough(KEY)
-    packets: set[Any] = {*flop_registry, *FORMULAS} - _registered
-    _registered.update(packets)
-    for packet in packets:
-        for overload in [] if packet in operators else packet.overloads():
+    new: set[Any] = {*flop_registry, *FORMULAS, *torch._ops._higher_order_ops.values()} - _registered
+    _registered.update(new)
+    for packet in new:
+        if isinstance(packet, torch._ops.HigherOrderOperator):  # such as torch.cond, which is made of kernels
+            packet.fallthrough(KEY)  # type: ignore[no-untyped-call]
+            continue
+        for overload in packet.overloads():
             kernel = getattr(packet, overload)
             if not _is_composite(kernel):
                 function = _counting(kernel, FORMULAS.get(packet) or flop_registry[packet])
