@@ -30,6 +30,7 @@ from report import alone, options, put
 from tabulate import tabulate
 
 from xmcbench.errors import XMCBenchError
+from xmcbench_plugins.sources.made import size_of
 
 MARK = "<!-- table of growth.py -->"
 TEST = 2000  # queries that are predicted
@@ -227,18 +228,18 @@ def run_stage(stage: str, place: Place) -> None:
     STAGES[stage](place)()
 
 
-def size_of(labels: str) -> float:
-    return float(labels.rstrip("km")) * {"k": 1e3, "m": 1e6}.get(labels[-1], 1)
+def num_labels(labels: str) -> int:
+    return size_of(f"catalog-{labels}")
 
 
 def table(rows: list[Row]) -> str:
     """CPU seconds and GiB of each stage by the number of labels, with exponents."""
-    sizes = sorted({row["labels"] for row in rows}, key=size_of)
+    sizes = sorted({row["labels"] for row in rows}, key=num_labels)
     lines = []
     for stage in STAGES:
         own = {row["labels"]: row for row in rows if row["stage"] == stage}
         cells = [f"{own[size]['cpu']:.3g} / {own[size]['gib']:.2f}" if size in own else "" for size in sizes]
-        points = [(np.log(size_of(size)), np.log(own[size]["cpu"])) for size in sizes if size in own]
+        points = [(np.log(num_labels(size)), np.log(own[size]["cpu"])) for size in sizes if size in own]
         slopes = [(second[1] - first[1]) / (second[0] - first[0]) for first, second in pairwise(points)]
         fitted = [np.polyfit(*zip(*points, strict=True), 1)[0], slopes[-1]] if slopes else []
         lines.append([stage, *cells, *(f"{slope:.2f}" for slope in fitted)])

@@ -19,7 +19,7 @@ from tabulate import tabulate
 
 from xmcbench.data.source import Draft, FolderSource, Source
 from xmcbench.engine.planning.memory import Memory
-from xmcbench.engine.planning.trials import MACHINES, Planner, TrialPlan, fits, too_much
+from xmcbench.engine.planning.trials import MACHINES, Planner, TrialPlan, fits, labels_that_fit
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.plugins.registry import add_files, registry
 from xmcbench.trial.budget import Budget
@@ -81,13 +81,13 @@ def of_labels(plans: tuple[TrialPlan, TrialPlan], millions: float) -> TrialPlan:
 
 def row(name: str, encoder: str, plan: TrialPlan) -> dict[str, Any]:
     held, giga = plan.memory, 1e9
-    told = too_much(plan, MACHINES["h100"])
+    labels = labels_that_fit(plan, MACHINES["h100"])
     return {
         "method": name, "encoder": encoder,
         "rows, GB": f"{held.tables / giga:.3g}", "step, GB": f"{held.step / giga:.3g}",
         "mining, GB": f"{held.refresh / giga:.3g}", "index, GB": f"{held.search / giga:.3g}",
         "peak, GB": f"{held.total / giga:.3g}", "fits": fits(plan, MACHINES["h100"]),
-        "labels that fit": told.rpartition("about ")[2].partition(" of")[0] if told else "",
+        "labels that fit": "" if labels is None else f"{labels:,}",
         "sent a step, MB": f"{plan.network / 1e6:.3g}", "disk, GB": f"{plan.disk / giga:.3g}",
     }  # fmt: skip
 

@@ -104,7 +104,7 @@ def plan(
     ):
         for text in texts:
             echo(f"{kind}: {text}", err=True)
-    raise Exit(1 if refused or overlong or failing or any(fits(plan, machine) == "no" for plan in plans) else 0)
+    raise Exit(1 if overlong or failing or any(fits(plan, machine) == "no" for plan in plans) else 0)
 
 
 def _tables(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> list[TextTable]:

@@ -303,19 +303,32 @@ def too_large(plan: TrialPlan) -> str | None:
     return f"a worker is predicted to take {needed / 1e9:.2f} GB of memory, the budget allows {limit / 1e9:.2f} GB"
 
 
+def _sharing(plan: TrialPlan, machine: Machine) -> int:
+    """How many workers share the machine's memory: all of them on a CPU."""
+    return plan.workers if machine.kind == "cpu" else 1
+
+
+def labels_that_fit(plan: TrialPlan, machine: Machine) -> int | None:
+    """About how many labels the machine's memory is enough for, in two digits; None if it is enough for all."""
+    memory, workers = plan.memory, _sharing(plan, machine)
+    needed = workers * memory.total
+    if needed <= machine.memory:
+        return None
+    # What does not grow with the labels; the rest nearly all does.
+    fixed = workers * (memory.process + memory.weights + memory.optimizer + memory.activations + memory.backward)
+    fit = max(0, int(plan.labels * (machine.memory - fixed) / (needed - fixed)))
+    return int(float(f"{fit:.2g}"))
+
+
 def too_much(plan: TrialPlan, machine: Machine, free_disk: float | None = None) -> str | None:
     """Why the machine cannot hold the trial in memory or on disk, and how many labels it could; None if it can.
 
-    On a CPU all workers share the memory. `free_disk` is in bytes.
+    `free_disk` is in bytes.
     """
-    memory, workers = plan.memory, plan.workers if machine.kind == "cpu" else 1
-    needed = workers * memory.total
-    if needed > machine.memory:
-        # What does not grow with the labels; the rest nearly all does.
-        fixed = workers * (memory.process + memory.weights + memory.optimizer + memory.activations + memory.backward)
-        fit = max(0, int(plan.labels * (machine.memory - fixed) / (needed - fixed)))
+    if (fit := labels_that_fit(plan, machine)) is not None:
         name = "this machine" if machine.name == HERE else machine.name
-        room = f"{name} has {machine.memory / GB:.3g} GB, enough for about {float(f'{fit:.2g}'):,.0f}"
+        room = f"{name} has {machine.memory / GB:.3g} GB, enough for about {fit:,}"
+        needed = plan.memory.total * _sharing(plan, machine)
         return f"needs about {needed / GB:.3g} GB of memory, and {room} of the {plan.labels:,} labels"
     if free_disk is not None and plan.disk > free_disk:
         return f"needs about {plan.disk / GB:.3g} GB of disk, and the store has {free_disk / GB:.3g} GB"
@@ -359,7 +372,6 @@ def _planner_here(data: Path, cache_dir: Path) -> Planner:
 
 def fits(plan: TrialPlan, machine: Machine) -> str:
     """`yes`, `close` where the prediction is within its error of the memory there is, or `no`."""
-    sharing = plan.workers if machine.kind == "cpu" else 1
-    limit = min(_limit(plan.trial, machine), machine.memory / sharing)
+    limit = min(_limit(plan.trial, machine), machine.memory / _sharing(plan, machine))
     needed = plan.memory.total
     return "no" if needed > limit else "close" if needed * (1 + MARGIN) > limit else "yes"
