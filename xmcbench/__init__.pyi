@@ -6,7 +6,6 @@ from .engine.device import upload
 from .engine.dual_encoder import DualEncoder
 from .engine.embedding_method import EmbeddingMethod
 from .errors import XMCBenchError, import_extra
-from .files.secrets import secret
 from .plugins.commands import Command
 from .plugins.hookspecs import hookimpl
 from .plugins.registry import register, registry
@@ -18,7 +17,7 @@ from .trial.embedder import Embedder, ServiceBudgetSpentError
 from .trial.facts import Choice, ChosenBy, Ended
 from .trial.method import Method, MethodInfo
 from .trial.predictions import Predictions
-from .trial.run import Progress, Run
+from .trial.run import Progress, Run, secret
 
 __all__ = [
     "Budget",

@@ -12,8 +12,9 @@ import pytest
 from fakes import install_own
 from fakes.bench import Bench, Heard
 
-from xmcbench.errors import XMCBenchError
-from xmcbench.files.secrets import beginning, end_of_file, is_secret, redact, redact_file, redacted
+from xmcbench.errors import SHOWN, XMCBenchError, shown
+from xmcbench.errors.secrets import beginning, end_of_file, is_secret, redact, redacted
+from xmcbench.runs.local import redact_file
 from xmcbench.runs.progress import tracked
 from xmcbench.suite.suite import load_suite
 from xmcbench.teachers.teacher import Pairs, TeacherError
@@ -118,6 +119,16 @@ def test_a_cut_inside_a_secret_leaves_no_part_of_it(text: str, tmp_path: Path) -
         shown = end_of_file(log, length), beginning(f"{'y' * 60} {text}", length)
         assert max(map(len, shown)) <= length
         assert not [word for word in hidden if word[-5:] in shown[0] or word[:5] in shown[1]]
+
+
+@pytest.mark.usefixtures("secrets")
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_a_value_in_a_message_is_stripped_of_secrets_before_it_is_cut(text: str) -> None:
+    hidden = [word for word in re.findall(r"\w*Planted\w*", text) if word not in redact(text)]
+    for length in range(SHOWN, SHOWN - 2 - len(text), -1):
+        value = f"{'y' * length} {text} {'y' * SHOWN}"
+        for message in (shown(value), shown(value, quote=False), shown([value]), shown({"a": [value, value]})):
+            assert not [word for word in hidden if word[:5] in message]
 
 
 @pytest.mark.usefixtures("secrets")

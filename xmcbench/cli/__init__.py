@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe, as `head` does
         sys.exit(USER_ERROR)
     except Exception as problem:
-        from xmcbench.files.secrets import redact
+        from xmcbench.errors.secrets import redact
 
         told = _told(problem)
         if told is None or ("--debug" in arguments and not isinstance(problem, OSError)):

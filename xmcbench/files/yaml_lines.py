@@ -18,8 +18,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from xmcbench.errors import XMCBenchError, shown, suggest
+from xmcbench.errors.secrets import is_secret, redact
 from xmcbench.files.regular import read_regular
-from xmcbench.files.secrets import is_secret, redact
 
 KeyPath = tuple[str | int, ...]  # the keys that lead from the top of a file to a value: ("methods", "dexml", "lr")
 

@@ -15,8 +15,8 @@ from xmcbench.data import Dataset, load
 from xmcbench.data.extent import MUCH_ALIKE, MUCH_CUT
 from xmcbench.engine.device import device_peak_memory
 from xmcbench.errors import XMCBenchError, text_of
+from xmcbench.errors.secrets import beginning
 from xmcbench.files.pretrained import digests_of
-from xmcbench.files.secrets import beginning
 from xmcbench.runs.file_guard import Sandbox
 from xmcbench.runs.held_out import Answers
 from xmcbench.runs.job import Job, WorkerRank, log_tail, now

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from xmcbench.files.secrets import end_of_file
+from xmcbench.errors.secrets import end_of_file
 from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import CheckpointExchange

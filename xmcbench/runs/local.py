@@ -11,10 +11,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from xmcbench.data.pairs import usable_cores
-from xmcbench.files.secrets import redact_file
+from xmcbench.errors.secrets import redact
+from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.hookspecs import check_subclass, hookimpl
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.events import decode
@@ -113,6 +115,17 @@ class _LocalTrial(RunningTrial):
         self.guard.close()
         os.close(self.events)
         redact_file(self.task.job.directory / "log.txt")  # also what children of a worker printed
+
+
+def redact_file(path: Path) -> None:
+    """Strip a text file of secrets. It is rewritten only where it holds one."""
+    if not path.is_file():
+        return
+    content = path.read_bytes()
+    clean = redact(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+    if clean != content:
+        with atomic_write(path) as file:
+            file.write(clean)
 
 
 class LocalExecutor(Executor):

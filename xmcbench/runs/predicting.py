@@ -27,8 +27,8 @@ import scipy
 
 from xmcbench.data.dataset import Texts
 from xmcbench.errors import place_of
+from xmcbench.errors.secrets import beginning
 from xmcbench.evaluation import InvalidPredictions, check_predictions, drop_ignored
-from xmcbench.files.secrets import beginning
 from xmcbench.runs.file_guard import BrokenContractError, Guard, guarded
 from xmcbench.trial.meter import Meter, metering
 from xmcbench.trial.method import Method
@@ -83,7 +83,7 @@ class Sample:
         if wrong_S.any():
             query = int(np.argmax(wrong_S))
             raise BrokenContractError(
-                f"predictions {problem}: {self.texts[query][:60]!r} gets {_best(self.predictions, query)}, "
+                f"predictions {problem}: {beginning(self.texts[query], 60)!r} gets {_best(self.predictions, query)}, "
                 f"then {_best(again, query)}"
             )
 

@@ -15,8 +15,8 @@ from xmcbench.data.dataset import DatasetCard
 from xmcbench.data.extent import Extent, extent
 from xmcbench.data.prepared import default_cache_dir, load_card
 from xmcbench.errors import XMCBenchError
+from xmcbench.errors.secrets import redacted
 from xmcbench.files.pretrained import UnfitModelError
-from xmcbench.files.secrets import redacted, secret
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.executor import Executor, InProcess, Task, ThisProcess
 from xmcbench.runs.gpus import visible_gpus
@@ -32,7 +32,7 @@ from xmcbench.trial.budget import PassTooLargeError
 from xmcbench.trial.method import build_method
 from xmcbench.trial.provenance import CHANGED, OLDER_FORM, plugin_code, plugin_digest
 from xmcbench.trial.record import Failure, Record, Status
-from xmcbench.trial.run import TrialProgress
+from xmcbench.trial.run import TrialProgress, secret
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 

@@ -14,11 +14,11 @@ from hashlib import sha256
 from pathlib import Path
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.errors.secrets import holds_secret
 from xmcbench.evaluation.calibration import Calibration
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.manifest import MANIFEST, check_manifest, checked_folder
 from xmcbench.files.regular import MachineFault
-from xmcbench.files.secrets import holds_secret
 from xmcbench.runs.file_guard import BrokenContractError
 from xmcbench.runs.fused import FusedModel
 from xmcbench.trial.budget import Ledger, UnknownBudget

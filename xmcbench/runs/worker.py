@@ -16,9 +16,9 @@ from threading import Lock
 from filelock import FileLock
 
 from xmcbench.errors import XMCBenchError, text_of
+from xmcbench.errors.secrets import redact, redact_output
 from xmcbench.evaluation import InvalidPredictions
 from xmcbench.files.regular import MachineFault, machine_fault
-from xmcbench.files.secrets import redact, redact_output
 from xmcbench.runs.attempt import Attempt
 from xmcbench.runs.events import DiskFault, Event, Recorded, Warned, encode
 from xmcbench.runs.job import Job, WorkerRank

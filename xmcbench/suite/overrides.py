@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
-from xmcbench.files.secrets import is_secret, redact
+from xmcbench.errors.secrets import is_secret, redact
 from xmcbench.files.yaml_lines import KeyPath, YamlDocument, dotted, parse_value, read
 
 

@@ -12,7 +12,7 @@ from queue import Empty, Full, Queue
 from threading import Thread
 from typing import Any, ClassVar
 
-from xmcbench.files.secrets import redact
+from xmcbench.errors.secrets import redact
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.trial import Trial, flatten

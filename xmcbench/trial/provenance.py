@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from xmcbench.files.secrets import redacted
+from xmcbench.errors.secrets import redacted
 from xmcbench.plugins.code import Code, code_of, code_of_source
 from xmcbench.plugins.registry import OWN, registry
 from xmcbench.trial.record_fields import CODE_FORM

@@ -18,7 +18,7 @@ from pydantic import Field, GetPydanticSchema, ValidationError, model_validator
 from typing_extensions import TypedDict
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.secrets import redacted
+from xmcbench.errors.secrets import redacted
 from xmcbench.trial.budget import OPERATIONS, Clock, Ledger
 from xmcbench.trial.facts import Choice, Chosen, RecordedChoice, RecordedEnd, is_lower
 from xmcbench.trial.record_fields import CODE_FORM, Amount, Count, Fraction, Frozen, Point, Provenance

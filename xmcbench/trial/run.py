@@ -6,6 +6,7 @@ A `Judge` is a method's view of a teacher, which it asks about N document-label 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ import numpy as np
 
 from xmcbench.data.dataset import Texts
 from xmcbench.errors import XMCBenchError
-from xmcbench.files import secrets
+from xmcbench.errors.secrets import SHORTEST, remember
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.embedder import Embedder
 from xmcbench.trial.facts import Choice, Ended, worth
@@ -29,6 +30,19 @@ from xmcbench.trial.trial import Selection
 YES, NO = 1, 0
 UNPARSED = -1  # the teacher replied, but with neither yes nor no
 UNASKED = -2  # the budget was spent before the pair's turn
+
+
+def secret(name: str) -> str:
+    """The value of the environment variable `name`, of which text is stripped from now on.
+
+    Raises XMCBenchError where it is not set, or too short to be told from other text.
+    """
+    value = os.environ.get(name, "").strip()
+    if len(value) < SHORTEST:
+        found = f"has {len(value)} characters, expected a secret of at least {SHORTEST}" if value else "is not set"
+        raise XMCBenchError(f"the environment variable {name} {found}; a method reads it with run.secret({name!r})")
+    remember(value)
+    return value
 
 
 @dataclass(frozen=True)
@@ -212,7 +226,7 @@ class Run:
         """
         if self.secrets is not None and name not in self.secrets:
             raise XMCBenchError(f"run.secret({name!r}): expected a name of MethodInfo(secrets=({name!r},))")
-        return secrets.secret(name)
+        return secret(name)
 
     def reserve(self, share: float) -> Run:
         """This run with `share` of its budget, for a first part of training; the rest stays for what follows.

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from xmcbench.errors import XMCBenchError, import_extra
-from xmcbench.files.secrets import redact_output
+from xmcbench.errors.secrets import redact_output
 from xmcbench.runs.events import FailureRecord, decode, encode
 from xmcbench.runs.executor import Death, Executor, RunningTrial, Task
 from xmcbench.runs.gpus import VISIBLE

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from xmcbench.errors import check_extra, import_extra
-from xmcbench.files.secrets import beginning, redact, remember
+from xmcbench.errors.secrets import beginning, redact, remember
 from xmcbench.teachers.prompts import (
     Prompt,
     first_words,

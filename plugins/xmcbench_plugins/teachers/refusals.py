@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-from xmcbench.files.secrets import beginning
+from xmcbench.errors.secrets import beginning
 
 OF_PROMPT = (400, 413, 422)  # status codes of a server that refuses one prompt, or what all requests have in common
 RETRIED = (408, 409, 429)  # status codes that the client retries, as 5xx

@@ -28,7 +28,7 @@ from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.tokenizer import train_tokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.secrets import redact
+from xmcbench.errors.secrets import redact
 
 DATA = toy_data()
 DECODERS: dict[str, type[PreTrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "mistral": MistralConfig}

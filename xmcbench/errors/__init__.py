@@ -68,14 +68,17 @@ def text_of(problem: BaseException) -> str:
 
 
 def shown(value: Any, quote: bool = True) -> str:
-    """A value in a message: on one line, and cut after `SHOWN` characters.
+    """A value in a message: on one line, stripped of secrets, then cut after `SHOWN` characters.
 
     >>> shown("a" * 1000, quote=False) == "a" * SHOWN + "..."
     True
     """
-    if isinstance(value, str) and len(value) > SHOWN:
-        value = value[:SHOWN] + "..."
-    text = repr(value) if quote else str(value)
+    from xmcbench.errors.secrets import beginning  # its patterns take longer to compile than `--help` to print
+
+    if isinstance(value, str):
+        start = beginning(value, SHOWN + 1)
+        value = start if len(start) <= SHOWN else start[:SHOWN] + "..."
+    text = beginning(repr(value) if quote else str(value), 2 * SHOWN + 1)
     return text if len(text) <= 2 * SHOWN else text[:SHOWN] + "..."
 
 

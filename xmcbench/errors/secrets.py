@@ -14,9 +14,6 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 from urllib.parse import unquote, urlsplit
 
-from xmcbench.errors import XMCBenchError
-from xmcbench.files.atomic import atomic_write
-
 MASK = "***"
 READ = 64 * 1024  # characters or bytes that are read beyond a cut, so that a secret there is whole
 SHORTEST = 8  # characters of the value of a variable; a shorter one may be any word
@@ -45,19 +42,6 @@ _remembered: set[str] = set()
 def remember(secret: str) -> None:
     """Strip `secret` too from now on, in this process: a key from a variable whose name says nothing."""
     _remembered.add(secret)
-
-
-def secret(name: str) -> str:
-    """The value of the environment variable `name`, of which text is stripped from now on.
-
-    Raises XMCBenchError where it is not set, or too short to be told from other text.
-    """
-    value = os.environ.get(name, "").strip()
-    if len(value) < SHORTEST:
-        found = f"has {len(value)} characters, expected a secret of at least {SHORTEST}" if value else "is not set"
-        raise XMCBenchError(f"the environment variable {name} {found}; a method reads it with run.secret({name!r})")
-    remember(value)
-    return value
 
 
 def holds_secret(content: bytes) -> bool:
@@ -163,14 +147,3 @@ def redact_output() -> None:
     """Strip what this process prints of secrets, as long as it prints through `sys.stdout` and `sys.stderr`."""
     sys.stdout = cast("TextIO", RedactingStream(sys.stdout))
     sys.stderr = cast("TextIO", RedactingStream(sys.stderr))
-
-
-def redact_file(path: Path) -> None:
-    """Strip a text file of secrets. It is rewritten only where it holds one."""
-    if not path.is_file():
-        return
-    content = path.read_bytes()
-    clean = redact(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
-    if clean != content:
-        with atomic_write(path) as file:
-            file.write(clean)
