@@ -34,9 +34,23 @@ BEFORE, AFTER = 0.125, 0.625
 MEAN = re.compile(r"(?<![\d.])(37\.50?|0?\.3750*)(?!\d)")
 PARTS = {
     "helper": "TURN = 1\n",
+    # No hook is for encoders: a plugin's method makes its own one, of a class that may be in another distribution.
+    "encoder": """
+import numpy as np
+
+TURN = 1
+
+
+class Encoder:
+    turn = TURN
+
+    def embed(self, texts):
+        return np.array([int(text.split()[1]) for text in texts])
+""",
     "method": """
 import numpy as np
 import turned_helper
+from turned_encoder import Encoder
 from xmcbench import Method, MethodInfo, Predictions, hookimpl, teachers
 from xmcbench.plugins.registry import registry
 
@@ -55,13 +69,18 @@ class Turned(Method):
     def versions(cls, config):
         return super().versions(config) | {"sampler turned-sampler": 1, "teacher turned-teacher": 1}
 
+    def build_encoder(self):
+        return Encoder()
+
     def fit(self, train, run):
+        self.encoder = self.build_encoder()
         judge, sampler = run.judge(self.config.teacher), registry().thing("sampler", "turned-sampler")
-        self.turn = TURN * turned_helper.TURN * judge.turn * judge.teacher.turn * sampler.parts()["turn"]
+        self.turn = TURN * turned_helper.TURN * self.encoder.turn
+        self.turn *= judge.turn * judge.teacher.turn * sampler.parts()["turn"]
         run.ledger.steps = run.budget.steps
 
     def predict(self, texts, k):
-        numbers = np.array([int(text.split()[1]) for text in texts])
+        numbers = self.encoder.embed(texts)
         right = numbers % 8 < (self.config.right or (1 if self.turn == 1 else 5))
         first = np.where(right, numbers, numbers + 1) % 20
         indices = (first[:, None] + 2 * np.arange(k)) % 20 if k <= 10 else (first[:, None] + np.arange(k)) % 20
@@ -71,6 +90,7 @@ class Turned(Method):
         (directory / "turn.txt").write_text(str(self.turn))
 
     def load(self, directory):
+        self.encoder = self.build_encoder()
         self.turn = int((directory / "turn.txt").read_text())
 
 
@@ -193,7 +213,7 @@ def lab(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     site = bench.root / "site"
     for part, source in PARTS.items():
         (site / f"turned_{part}.py").write_text(source)
-        if part != "helper":
+        if part not in {"helper", "encoder"}:
             install(site, f"turned-{part}", {part: f"turned_{part}"})
     names = ",".join(f"turned-{part}" for part in PARTS)
     monkeypatch.setenv("XMCBENCH_PLUGINS", f"xmcbench-fakes,xmcbench,{names}")
@@ -261,7 +281,7 @@ def test_what_differs_in_its_seed_alone_has_a_mean_on_every_surface(
     assert {where for where, text in found.items() if not MEAN.search(text)} <= {"logs", "analyse"}
 
 
-@pytest.mark.parametrize("part", ["method", "helper", "sampler", "teacher", "judge"])
+@pytest.mark.parametrize("part", ["method", "helper", "encoder", "sampler", "teacher", "judge"])
 def test_seeds_of_two_codes(
     part: str, lab: Lab, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
