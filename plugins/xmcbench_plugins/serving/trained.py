@@ -48,12 +48,15 @@ class Trained:
     def with_labels(self, added: Sequence[str], where: str) -> Trained:
         """The same, ranking `added` too; they have no keys.
 
-        Raises XMCBenchError where the method cannot, and for a label that is there already.
+        Raises XMCBenchError where the method cannot, for a label without text, and for one that is there already,
+        whatever its blanks.
         """
         if not added:
             raise XMCBenchError(f"{where}: found no label, expected one per line")
-        first = {text: f"the dataset has it as label {label}" for label, text in enumerate(self.labels)}
-        for number, text in enumerate(added, start=1):
+        first = {_one_blank(text): f"the dataset has it as label {label}" for label, text in enumerate(self.labels)}
+        for number, text in enumerate(map(_one_blank, added), start=1):
+            if not text:
+                raise XMCBenchError(f"{where}:{number}: found no text, expected a label")
             if text in first:
                 raise XMCBenchError(f"{where}:{number}: found {shown(text)}, expected a new label: {first[text]}")
             first[text] = f"it is in line {number}"
@@ -131,6 +134,10 @@ class Trained:
         if not self.knows(text):
             return "no word of the text is in the training data"
         return "no label found" if cut is None else f"no label has a probability of {cut.least:.2f}"
+
+
+def _one_blank(text: str) -> str:
+    return " ".join(text.split())
 
 
 def trained_model(store: Store, record: Record, data: Path) -> Trained:

@@ -194,8 +194,15 @@ def test_added_labels_are_ranked_or_the_method_says_why_not(
     refusal = refused(ask("ok", *arguments, "--labels", bench.root / "labels"))
     assert refusal == "error: method 'fake-ok' ranks only the labels that it was fitted with\n"
     (bench.root / "known").write_text("new\nlabel 3\n")
-    (bench.root / "twice").write_text("new\nnewer\nnew\n")
-    for name, problem in (("known:2", "'label 3', expected a new label: the dataset"), ("twice:3", "it is in line 1")):
+    (bench.root / "spaced").write_text(" label  3\n")
+    (bench.root / "twice").write_text("new\nnewer\nnew \n")
+    (bench.root / "empty").write_text("new\n\n")
+    for name, problem in (
+        ("known:2", "'label 3', expected a new label: the dataset has it as label 3"),
+        ("spaced:1", "'label 3', expected a new label: the dataset has it as label 3"),
+        ("twice:3", "it is in line 1"),
+        ("empty:2", "found no text, expected a label"),
+    ):
         assert problem in (found := refused(ask("match", *arguments, "--labels", bench.root / name[:-2])))
         assert name in found
     refusal = refused(ask("match", *arguments, "--labels", bench.root / "none"))
