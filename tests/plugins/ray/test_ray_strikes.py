@@ -16,7 +16,7 @@ from processes import command_line, until
 
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.tuning import run_samples, tuned_trials
-from xmcbench.trial.record import Record
+from xmcbench.trial.record import Record, Status
 
 from .conftest import PATIENT, of_ray
 from .ray_cluster import KEYS, SMALL, TUNE, in_process, start, tuned_here
@@ -79,6 +79,21 @@ def test_a_run_goes_on_after_a_strike(bench: Bench, what: str, after: int) -> No
     wanted = in_process(bench, suite)
     assert sorted(map(alike, found.values())) == sorted(map(alike, wanted.values())), output
     assert [found[record.trial.label].ended for record in kept.values()] == [own.ended for own in kept.values()]
+
+
+def test_a_run_goes_on_on_ray_after_a_raylet_was_killed(bench: Bench) -> None:
+    """The rerun starts Ray anew, and trains only what has not ended."""
+    suite = bench.suite(METHODS, budget={"steps": 40}, selection={"queries": 6, "evaluations": 4})
+    strike(bench, suite, "raylet", 1)
+    kept = {record.key: record.ended for record in bench.store.records() if record.status is Status.OK}
+    assert kept
+    driver = start(bench, suite)
+    output, _ = driver.communicate(timeout=600)
+    assert (driver.returncode, "Traceback" in output) == (0, False), output
+    found = {record.key: record for record in bench.store.records()}
+    wanted = in_process(bench, suite)
+    assert sorted(map(alike, found.values())) == sorted(map(alike, wanted.values())), output
+    assert {key: found[key].ended for key in kept} == kept
 
 
 @pytest.mark.parametrize("what", STRUCK)
