@@ -56,6 +56,32 @@ def test_help_imports_no_numpy_either() -> None:
     assert not imported_by(added) & (HEAVY | {"numpy", "scipy", "pydantic", "rich"})
 
 
+HELP_TWICE = """
+from contextlib import suppress
+import typer.main
+from xmcbench.cli import add_commands_of_plugins, app, main
+
+read, known = set(), typer.main.get_params_from_function
+typer.main.get_params_from_function = lambda function: read.update(found := known(function)) or found
+with suppress(SystemExit):
+    main(["--help"])
+print("parameters:", *sorted(read))
+add_commands_of_plugins()
+app(["--help"])
+"""
+
+
+def test_the_help_of_all_commands_reads_no_parameters_and_is_that_of_the_whole_command_line() -> None:
+    """To read the parameters takes Typer about as long as the rest of the help."""
+    done = subprocess.run([sys.executable, "-c", HELP_TWICE], capture_output=True, text=True, check=True, cwd=ROOT)
+    quick, read = done.stdout.split("parameters:")
+    read, whole = read.split("\n", 1)
+    assert "version" in read.split()
+    assert not {"store", "seed"} & {*read.split()}
+    assert "tune" in quick
+    assert quick == whole
+
+
 LISTINGS = {
     "methods": ["methods"],
     "datasets": ["datasets", "list"],

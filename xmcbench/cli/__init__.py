@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from copy import copy
 from typing import Annotated, Any
 
 from typer import Exit, Option, Typer
@@ -21,11 +22,13 @@ from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import EscapingFormatter, echo, patience, replace_unknown_signs
 
 USER_ERROR = 2  # exit code: invalid input
+HELP = ("-h", "--help")
+COMPLETION = "_XMCBENCH_COMPLETE"  # the variable in which a shell asks what may follow
 
 app = Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": [*HELP]},
     help="Extreme multi-label methods, trained under equal budgets and ranked from stored predictions.",
 )
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -74,12 +77,40 @@ def add_commands_of_plugins(name: str | None = None) -> None:
         commands = [each.thing for each in registry().all("command")]
     known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
     for command in commands:
-        if command.name in known:
-            continue
-        if isinstance(command.run, Typer):
-            app.add_typer(command.run, name=command.name)
-        else:
-            app.command(command.name)(command.run)
+        if command.name not in known:
+            _add(app, command.name, command.run)
+
+
+def _add(to: Typer, name: str, command: Callable[..., Any] | Typer) -> None:
+    if isinstance(command, Typer):
+        to.add_typer(command, name=name)
+    else:
+        to.command(name)(command)
+
+
+def _overview() -> Typer:
+    """The commands without their parameters, which the list of all does not show and Typer takes long to read."""
+    from xmcbench.plugins.registry import registry
+
+    overview = _without_commands(app)
+    others = {each.name: each.thing.run for each in registry().all("command") if each.name not in COMMANDS | GROUPS}
+    for name, command in (COMMANDS | GROUPS | others).items():
+        _add(overview, name, _without_commands(command) if isinstance(command, Typer) else _without_parameters(command))
+    return overview
+
+
+def _without_commands(group: Typer) -> Typer:
+    alone = copy(group)
+    alone.registered_commands, alone.registered_groups = [], []
+    return alone
+
+
+def _without_parameters(command: Callable[..., Any]) -> Callable[[], None]:
+    def alone() -> None:
+        pass
+
+    alone.__doc__ = command.__doc__
+    return alone
 
 
 def _version(wanted: bool) -> None:
@@ -108,9 +139,10 @@ def main(arguments: list[str] | None = None) -> None:
             if re.search("[\ud800-\udfff]", argument):  # neither a record nor a suite could hold it, or its path
                 raise XMCBenchError(f"argument {argument!r}: found bytes that are not UTF-8, expected text")
         named = next((argument for argument in arguments if not argument.startswith("-")), None)
-        if named not in COMMANDS | GROUPS:  # of a plugin; of all for help, and for what a shell offers
+        overview = {*arguments} <= {*HELP} and COMPLETION not in os.environ
+        if not overview and named not in COMMANDS | GROUPS:  # of a plugin; of all for what a shell offers
             add_commands_of_plugins(named)
-        app(args=arguments)
+        (_overview() if overview else app)(args=arguments)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe, as `head` does
         sys.exit(USER_ERROR)

@@ -21,7 +21,6 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial
-from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, version
 from importlib.util import module_from_spec, spec_from_file_location
@@ -163,7 +162,7 @@ class Registry:
             source = path.read_bytes()
         except OSError as problem:
             raise XMCBenchError(f"{path}: {problem.strerror}, expected a Python file with a plugin") from None
-        digest = sha256(source).hexdigest()[:12]
+        digest = _digest(source)
         name, origin = f"{UNPACKAGED}_{digest}", Origin(f"{UNPACKAGED}-{digest}", "0")
         if name in sys.modules and name in self._modules:
             return
@@ -197,7 +196,7 @@ class Registry:
         Its trials run in this process. The digest is that of the files or cells that define it and what it inherits.
         """
         source = _source_of(method)
-        digest = sha256(source.encode()).hexdigest()[:12]
+        digest = _digest(source.encode())
         self._load_home("method")
         self._load_all("method")
         self._homes["method"].check_plugin(method)
@@ -460,6 +459,13 @@ def _source_of(method: type[Any]) -> str:
     if not texts or not all(texts):
         raise XMCBenchError(f"{method.__name__}: its source cannot be read: write it into a file, for --plugin FILE")
     return "\n".join(texts)
+
+
+def _digest(source: bytes) -> str:
+    """The beginning of the digest of code without a package."""
+    from hashlib import sha256  # loads OpenSSL, which listings do without
+
+    return sha256(source).hexdigest()[:12]
 
 
 def plugin_failure(problem: BaseException) -> str | None:
