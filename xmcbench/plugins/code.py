@@ -45,6 +45,7 @@ LARGEST_FILE = 1 << 24  # bytes of a file beside modules that is read whole
 BLOCKS, BLOCK_BYTES = 64, 1 << 16  # that are read of a larger one
 LEFT_OUT = frozenset({"ctx", "kind", "type_comment", "type_ignores"})  # fields that say nothing that others do not
 COMMIT = re.compile(r'"commit_id":\s*"(\w+)"')  # in the file in which pip notes where a distribution came from
+IMPORTS = (ast.Import, ast.ImportFrom)
 IMPORTERS = ("import_module", "__import__")  # functions whose first argument is a module's name
 
 
@@ -172,14 +173,14 @@ def _parsed(name: str, path: Path | None, package: str, content: bytes) -> _Modu
     except (SyntaxError, ValueError):  # such as a template, or compiled code
         return _Module(name, path, (sha256(content).hexdigest(),))
     documented = any(word in content for word in DOCSTRINGS)
-    idle = all(map(_is_idle, tree.body)) and not documented
-    named = tuple(_named_files(tree, path.parent)) if path else ()
-    return _Module(name, path, () if idle else tuple(_described(tree, package, documented)), named)
+    if all(map(_is_idle, tree.body)) and not documented:
+        return _Module(name, path, ())
+    parts, texts = _described(tree, package, documented)
+    return _Module(name, path, parts, tuple(_named_files(texts, path.parent)) if path else ())
 
 
-def _named_files(tree: ast.AST, folder: Path) -> Iterator[Path]:
+def _named_files(texts: set[str], folder: Path) -> Iterator[Path]:
     """The files below or beside `folder` that texts of a module name, as `Path(__file__).parent / "data" / "a.txt"`."""
-    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     names = [text for text in sorted(texts) if text.isprintable() and 0 < len(text) <= LONGEST_NAME and text[0] != "/"]
     folders = [folder, *(place for name in names if S_ISDIR(_mode(place := folder / name)) and place != folder)]
     for place in folders:
@@ -260,37 +261,40 @@ def _called(found: Distribution) -> str:
     return f"{found.name} {found.version.partition('+')[0]}{f' at {commit[1]}' if commit else ''}"
 
 
-def _described(tree: ast.AST, package: str, documented: bool) -> Iterator[str | _Import]:
-    """A syntax tree from its root: each node's class and fields, and how many nodes follow in each of them.
+def _described(tree: ast.AST, package: str, documented: bool) -> tuple[tuple[str | _Import, ...], set[str]]:
+    """A syntax tree from its root, and its texts: each node's class and fields, and how many nodes follow in each.
 
-    With `documented`, docstrings are part of it. A loop, as expressions may be nested deeply.
+    With `documented`, docstrings are part of it. A loop, as expressions may be nested deeply; each trial waits for it.
     """
-    waiting = [tree]
+    parts, texts, waiting = list[str | _Import](), set[str](), [tree]
     while waiting:
         node = waiting.pop()
-        yield type(node).__name__
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from _described_import(node, package)
+        parts.append(type(node).__name__)
+        if isinstance(node, IMPORTS):
+            parts += _described_import(node, package)
             continue
         if isinstance(node, ast.Call):
-            yield from _import_call(node)
+            parts += _import_call(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.add(node.value)
         below: list[ast.AST] = []
         for name in node._fields:
             value = getattr(node, name, None)
             if value is None or name in LEFT_OUT:
                 continue
             if isinstance(value, ast.AST):
-                yield name
+                parts.append(name)
                 below.append(value)
             elif not isinstance(value, list):
-                yield f"{name} {value!r}"
+                parts.append(f"{name} {value!r}")
             elif value:
                 kept = [one for one in value if documented or not _is_idle(one)]
                 nodes = [one for one in kept if isinstance(one, ast.AST)]
                 shape = [0 if isinstance(one, ast.AST) else repr(one) for one in kept]
-                yield f"{name} {len(kept) if len(nodes) == len(kept) else shape}"
+                parts.append(f"{name} {len(kept) if len(nodes) == len(kept) else shape}")
                 below += nodes
         waiting.extend(reversed(below))
+    return tuple(parts), texts
 
 
 def _is_idle(node: object) -> bool:
