@@ -12,8 +12,9 @@ from fakes.bench import Bench
 from fitting import assert_saved_predicts_the_same, assert_triplet_settings_count
 from toy import LABELS, QUERIES, UNLABELLED
 
-from xmcbench import sampling, search
+from xmcbench import sampling
 from xmcbench.data.dataset import TrainingData
+from xmcbench.engine import dual_encoder
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.facts import Choice, ChosenBy
 from xmcbench.trial.record import Status
@@ -154,13 +155,13 @@ def test_fewer_documents_are_among_more(trials: Trials) -> None:
 
 def test_the_shortlist_is_searched_as_predictions_are(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     backends = []
-    build = search.build_index
+    build = dual_encoder.build_index
 
-    def spy(labels_LD: torch.Tensor, backend: str = "exact", **settings: Any) -> Any:
+    def spy(labels_LD: torch.Tensor, backend: str = "exact", *settings: Any) -> Any:
         backends.append(backend)
-        return build(labels_LD, "exact", **settings)
+        return build(labels_LD, "exact", *settings)
 
-    monkeypatch.setattr(search, "build_index", spy)
+    monkeypatch.setattr(dual_encoder, "build_index", spy)
     _, run = trials.fitted(cycles=1, search="faiss-hnsw")
     assert backends == ["faiss-hnsw"] * 2
     assert run.ledger.shortlist_recall == 1.0

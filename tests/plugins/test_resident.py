@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from toy import LABELS, make_run
 
-from xmcbench import registry, search
+from xmcbench import XMCBenchError, registry, search
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine import dual_encoder
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
@@ -63,3 +63,21 @@ def test_a_label_that_is_added_while_resident_is_ranked(
     with method.resident():
         method.add_labels(["a wholly new one"])
         assert LABELS in method.predict(["a wholly new one"], LABELS + 1).indices
+
+
+@pytest.mark.parametrize("kind", ["dexml", "sparse-ranker"])
+def test_a_resident_model_gives_up_the_vectors_that_its_index_rounds(
+    kind: str, data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    method = made(kind, small_encoder)
+    method.fit(data, make_run(tmp_path, {"steps": 10}))
+    dual = next(each for each in (method, *method.inner_methods) if isinstance(each, dual_encoder.DualEncoder))
+    dual.config = dual.config.model_copy(update={"vectors": "int8"})
+    once = method.predict(data.texts, 5)
+    with method.resident():
+        assert dual.index_LD.is_meta
+        assert np.array_equal(method.predict(data.texts, 5).indices, once.indices)
+        with pytest.raises(XMCBenchError, match="keeps its label vectors in int8 alone: load it again"):
+            dual.add_labels(["a new label"])
+    with pytest.raises(XMCBenchError, match="load it again"):
+        method.predict(data.texts, 5)

@@ -23,7 +23,7 @@ from xmcbench.data.extent import NAME_TOKENS, Extent
 from xmcbench.data.texts import TextSubset
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.settings import MODULES, OWN, STATIC, WORDS, EncoderConfig, Precision
-from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index, search_flops
+from xmcbench.engine.search.index import Backend, VectorKind, build_index, is_approximate, search_flops
 from xmcbench.engine.vector_blocks import vectors_in_blocks
 from xmcbench.errors import XMCBenchError, check_extra
 from xmcbench.files.arrays import sort_header
@@ -104,6 +104,12 @@ class DualEncoder(Method):
             description="search of predictions: exact, or faiss-hnsw (a graph) or faiss-ivf (clusters), which miss "
             "some labels",
         )
+        vectors: VectorKind = Field(
+            "float32",
+            exclude_if=lambda vectors: vectors == "float32",  # keys are those of settings that do not know it
+            description="how the search keeps label vectors: in bf16, int8 or pq (product-quantised) they take a half, "
+            "a quarter or a sixteenth of the bytes, and labels are ranked by the rounded vectors",
+        )
         micro_batch_tokens: int | None = Field(
             None,
             gt=0,
@@ -182,18 +188,18 @@ class DualEncoder(Method):
         library of the search is missing. Raises it too for an approximate search by a method's own `score`.
         """
         encoder = self.config.encoder
-        if self.own_score is not None and self.config.search in APPROXIMATE:
+        if self.own_score is not None and self.approximates:
             raise XMCBenchError(
-                f"method {self.name!r} defines its own score, which is searched exactly: expected search: exact, found "
-                f"{self.config.search}"
+                f"method {self.name!r} defines its own score, which is searched exactly: expected search: exact and "
+                f"vectors: float32, found {self.config.search} and {self.config.vectors}"
             )
         encoder.check_files()
         if encoder.name not in OWN or encoder.words not in (None, *WORDS):
             from xmcbench.engine.encoders.build import check_encoder  # imports torch
 
             check_encoder(encoder)
-        if self.config.search in APPROXIMATE:
-            check_extra("faiss", "cpu", f"search: {self.config.search}")
+        if self.approximates:
+            check_extra("faiss", "cpu", f"search: {self.config.search} with vectors: {self.config.vectors}")
 
     def charging_to(self, ledger: Ledger, budget: Budget | None = None) -> Charging:
         """The `Charging` that enters the costs of this model's encoder and scores into `ledger`, within `budget`."""
@@ -496,7 +502,7 @@ class DualEncoder(Method):
         return self.embed(self.encoder.tokenizer.tokens(texts, self.query_length))
 
     def predict(self, texts: Texts, k: int) -> Predictions:
-        return self._predict(texts, k, self.config.search)
+        return self._predict(texts, k, self._kept_index or self.built_index())
 
     def predict_charged(self, texts: Texts, k: int, run: Run) -> Predictions:
         with self.answering(texts, run, len(self.index_LD)):
@@ -514,23 +520,42 @@ class DualEncoder(Method):
         charging.require(lengths_N, scoring_flops=operations)
         with charging.counted("mine"):
             charging.encoding(lengths_N)
-            if self.config.search in APPROXIMATE:  # an exact search counts its operations itself
+            if self.approximates:  # an exact search counts its operations itself
                 charging.scoring(operations)
             yield
 
     def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:
-        return self._predict(texts, k, "exact") if self.config.search in APPROXIMATE else None
+        return self._predict(texts, k, build_index(self._held_LD())) if self.approximates else None
 
-    def _predict(self, texts: Texts, k: int, search: Backend) -> Predictions:
+    def _predict(self, texts: Texts, k: int, index: Index) -> Predictions:
         with self.inference():
             queries_ND = self.query_vectors(self.embed_texts(texts))
-        index = self._kept_index if search == self.config.search else None
-        return (index or build_index(self.index_LD, search, self.own_score)).top_k(queries_ND, k)
+        return index.top_k(queries_ND, k)
+
+    @property
+    def approximates(self) -> bool:
+        """Whether the search that the settings ask for may miss some of the best labels."""
+        return is_approximate(self.config.search, self.config.vectors)
+
+    def built_index(self) -> Index:
+        """An index of the label vectors, as the settings `search` and `vectors` say. Raises what `build_index` does."""
+        return build_index(self._held_LD(), self.config.search, self.own_score, self.config.vectors)
+
+    def _held_LD(self) -> Tensor:
+        """The label vectors. Raises `XMCBenchError` if a resident model has given them up for rounded ones."""
+        if self.index_LD.is_meta:
+            raise XMCBenchError(f"the model keeps its label vectors in {self.config.vectors} alone: load it again")
+        return self.index_LD
 
     @contextmanager
     def resident(self) -> Iterator[None]:
-        """Within the block one index answers all calls of `predict`, until labels are added."""
-        self._kept_index = build_index(self.index_LD, self.config.search, self.own_score)
+        """Within the block one index answers all calls of `predict`, until labels are added.
+
+        If the index rounds the label vectors, the model gives up those in float32, for good.
+        """
+        self._kept_index = self.built_index()
+        if self.config.vectors != "float32":
+            self.index_LD = self.index_LD.to("meta")
         try:
             yield
         finally:
@@ -546,7 +571,7 @@ class DualEncoder(Method):
             raise XMCBenchError(f"method {self.name!r}: the model is of an earlier version: run the trial again")
         with self.inference():
             added_LD = self.embed(self.encoder.label_tokenizer.tokens(texts, self.label_length))
-        self.index_LD, self._kept_index = torch.cat([self.index_LD, added_LD]), None
+        self.index_LD, self._kept_index = torch.cat([self._held_LD(), added_LD]), None
 
     @property
     def encoder_alone_scores(self) -> bool:

@@ -223,10 +223,10 @@ class LMTX(EmbeddingMethod):
             # The vectors of labels are in the index.
             charging.passes(self.queries.lengths, self.labels.lengths, scoring_flops=operations)
             queries_ND = self.all_query_vectors(self.queries)
-            index = search.build_index(self.index_LD, self.config.search)
+            index = self.built_index()
             k = min(self.config.shortlist, len(self.index_LD))
             best = index.top_k(queries_ND, k, exclude=documents.data.ignore)
-            if self.config.search != "exact":
+            if self.approximates:
                 recall = search.measured_recall(index, queries_ND, self.index_LD, k, documents.data.ignore)
                 run.ledger.note_recall(recall)
         rows, places = np.nonzero(best.indices >= 0)
@@ -265,7 +265,7 @@ class LMTX(EmbeddingMethod):
                 charging.passes(tokens.lengths, scoring_flops=search.search_flops(len(rows), *self.index_LD.shape))
             except PassTooLargeError:
                 return None
-            index = search.build_index(self.index_LD, self.config.search)
+            index = self.built_index()
             queries_BD = self.all_query_vectors(tokens)
             best = index.top_k(queries_BD, 1, exclude=documents.data.ignore[rows]).indices[:, 0]
         return judge(documents.ids[rows], best.astype(np.int64))

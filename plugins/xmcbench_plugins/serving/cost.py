@@ -22,9 +22,10 @@ from xmcbench.runs.terminal import echo, listing, patience
 if TYPE_CHECKING:
     import numpy as np
 
-    from xmcbench.trial.method import Method
+    from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
+    from xmcbench_plugins.serving.trained import Trained
 
 WITHIN = (5, 20, 100)  # milliseconds a query for which a model is named
 MEGA = 1e6
@@ -81,6 +82,15 @@ def answer_cost(
             show_default="the trial's own",
         ),
     ] = "",
+    vectors: Annotated[
+        str,
+        Option(
+            metavar="NAMES",
+            help="Measure encoders with each of these kinds of label vectors, as in float32,bf16,int8,pq; the metrics "
+            "stay those of the trial's own.",
+            show_default="the trial's own",
+        ),
+    ] = "",
     figures: Annotated[
         Path | None, Option(metavar="FOLDER", help="Folder for a figure of quality against milliseconds a dataset.")
     ] = None,
@@ -98,18 +108,20 @@ def answer_cost(
 
     place, wanted = Store(store), [name for name in metrics.split(",") if name]
     records = [find_trial(place, run, seed) for run in runs]
-    searches = [name for name in search.split(",") if name]
+    changes = _changes(search, vectors)
     for record in records:
         if name := next((name for name in wanted if name not in record.metrics), ""):
             raise XMCBenchError(
                 f"--metrics: {record.trial.label} ({record.key}) has no {name}, expected of "
                 f"{', '.join(record.metrics)}; xmcbench rescore --metrics {name} adds it"
             )
-    asked = [(record, name) for record in records for name in _searches(record, searches)]
+    asked = [
+        (record, change) for record in records for change in (changes if "search" in record.trial.config else [{}])
+    ]
     costs = []
-    for number, (record, name) in enumerate(asked, start=1):
-        with patience(f"[{number}/{len(asked)}] {record.trial.label} {name}".rstrip()):
-            costs.append(_alone(record, name, wanted, texts, batch, k, store, data))
+    for number, (record, change) in enumerate(asked, start=1):
+        with patience(f"[{number}/{len(asked)}] {' '.join((record.trial.label, *change.values()))}"):
+            costs.append(_alone(record, change, wanted, texts, batch, k, store, data))
     datasets = {name: [one for one in costs if one.dataset == name] for name in dict.fromkeys(c.dataset for c in costs)}
     idle = {record.trial.label: parts for record in records if (parts := idle_parts(record))}
     never = "\n".join(f"{label}: never ran: {', '.join(parts)}." for label, parts in idle.items())
@@ -122,19 +134,23 @@ def answer_cost(
             echo(f"wrote {path}", err=True)
 
 
-def _searches(record: Record, asked: Sequence[str]) -> list[str]:
-    """The searches with which a trial is measured; an empty name is its own. Raises UnknownNameError."""
+def _changes(search: str, vectors: str) -> list[dict[str, str]]:
+    """The settings with which each encoder is measured; empty ones are its own. Raises UnknownNameError."""
+    from itertools import product
     from typing import get_args
 
-    from xmcbench.engine.search import Backend
+    from xmcbench.engine.search import Backend, VectorKind
 
-    for name in asked:
-        if name not in get_args(Backend):
-            raise UnknownNameError("search", name, get_args(Backend), "--search")
-    return list(asked) if asked and "search" in record.trial.config else [""]
+    changes = []
+    for option, given, kinds in (("search", search, get_args(Backend)), ("vectors", vectors, get_args(VectorKind))):
+        names = [name for name in given.split(",") if name]
+        if unknown := next((name for name in names if name not in kinds), ""):
+            raise UnknownNameError(option, unknown, kinds, f"--{option}")
+        changes.append([{option: name} for name in names] or [{}])
+    return [first | second for first, second in product(*changes)]
 
 
-def _alone(record: Record, search: str, *given: Any) -> Cost:
+def _alone(record: Record, change: dict[str, str], *given: Any) -> Cost:
     """The cost of a model, measured in a fresh process. Raises XMCBenchError where that process dies."""
     import multiprocessing  # `--help` does without these
     from concurrent.futures import ProcessPoolExecutor
@@ -142,15 +158,22 @@ def _alone(record: Record, search: str, *given: Any) -> Cost:
 
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
         try:
-            return fresh.submit(measured, record.key, search, *given).result()
+            return fresh.submit(measured, record.key, change, *given).result()
         except BrokenProcessPool:
             raise XMCBenchError(f"{record.trial.label}: its process was killed, perhaps for lack of memory") from None
 
 
 def measured(
-    key: str, search: str, metrics: Sequence[str], texts: int, batch: int, k: int, store: Path, data: Path
+    key: str,
+    change: dict[str, str],
+    metrics: Sequence[str],
+    texts: int,
+    batch: int,
+    k: int,
+    store: Path,
+    data: Path,
 ) -> Cost:
-    """Load the model of a trial in this process and have it answer."""
+    """Load the model of a trial in this process and have it answer, with these settings changed."""
     import numpy as np
 
     from xmcbench.runs.saved_model import checked_model
@@ -160,9 +183,14 @@ def measured(
 
     place, start = Store(store), time.perf_counter()
     record = _record(place, key)
-    model = trained_model(place, record, data)
-    if search:
-        model.method.config = model.method.config.model_copy(update={"search": search})
+
+    def loaded() -> Trained:
+        model = trained_model(place, record, data)
+        if change:
+            model.method.config = model.method.config.model_copy(update=change)
+        return model
+
+    model = loaded()
     cut = None if model.calibration is None else model.calibration.cut
     asked = [model.dataset.test.texts[at] for at in _spread(len(model.dataset.test.texts), batch)]
     alone = [asked[at] for at in _spread(len(asked), texts)]
@@ -176,11 +204,12 @@ def measured(
         before = time.perf_counter()
         model.rank(asked, k, cut)
         per_second = len(asked) / (time.perf_counter() - before)
-        memory, recall = resident_bytes(os.getpid()), _recall(model.method, alone, k)
+        memory, found = resident_bytes(os.getpid()), model.method.predict(alone, k)
+    exact = loaded().method.predict_exactly(alone, k)  # a resident model may have rounded its vectors
     parts = [_record(place, part.key) for part in record.parts]
     files = [path for one in (record, *parts) for path in checked_model(one, place).rglob("*") if path.is_file()]
     return Cost(
-        name=record.trial.label + (f", {search}" if search else ""),
+        name=", ".join((record.trial.label, *change.values())),
         dataset=record.trial.dataset,
         metrics={name: record.metrics[name] for name in metrics},
         alone_ms=1000 * float(np.median(seconds)),
@@ -189,7 +218,7 @@ def measured(
         first_seconds=first,
         memory=memory,
         disk=sum(path.stat().st_size for path in files),
-        recall=recall,
+        recall=None if exact is None else _recall(found, exact),
         lower_is_better=record.lower_is_better,
     )
 
@@ -208,16 +237,14 @@ def _spread(total: int, most: int) -> np.ndarray:
     return np.unique(np.linspace(0, total - 1, min(total, most)).astype(int))
 
 
-def _recall(method: Method, texts: Sequence[str], k: int) -> tuple[float, float, float] | None:
-    """The share of the exact best `k` labels that a method's approximate search finds; None if its search is exact.
+def _recall(found: Predictions, exact: Predictions) -> tuple[float, float, float]:
+    """The share of the exact best labels that an approximate search finds.
 
     The interval is that of the mean over texts, by the normal approximation.
     """
     from xmcbench.trial.predictions import found_by
 
-    if (exact := method.predict_exactly(texts, k)) is None:
-        return None
-    shares = found_by(method.predict(texts, k), exact).mean(axis=1).compressed()
+    shares = found_by(found, exact).mean(axis=1).compressed()
     margin = 1.96 * float(shares.std(ddof=1)) / len(shares) ** 0.5
     mean = float(shares.mean())
     return mean, max(0.0, mean - margin), min(1.0, mean + margin)

@@ -84,6 +84,11 @@ def test_models_answer_and_an_approximate_search_says_what_it_misses(
     assert " to " in rows["encoder, faiss-hnsw"]
     drawn = (bench.root / "figures" / "answer-cost-fake-20.svg").read_text(encoding="utf-8")
     assert all(f"<!-- {name} -->" in drawn for name in rows)
+    code, printed, _ = told(capsys, *asked, "--search", "exact", "--vectors", "float32,bf16")
+    rows = {line.split("  ")[0].rstrip("*"): line for line in printed.splitlines() if " MB " in line}
+    assert (code, set(rows)) == (0, {"encoder, exact, float32", "encoder, exact, bf16", "popular"})
+    assert rows["encoder, exact, float32"].endswith(" -")
+    assert " to " in rows["encoder, exact, bf16"]
 
 
 def test_a_part_of_a_method_that_never_ran_is_said(
@@ -100,6 +105,7 @@ def test_a_part_of_a_method_that_never_ran_is_said(
     ("options", "error"),
     [
         (("--search", "exct"), "--search: unknown search 'exct' (did you mean 'exact'?)"),
+        (("--vectors", "int4"), "--vectors: unknown vectors 'int4' (did you mean 'int8'?)"),
         (("--metrics", "P@7"), "has no P@7, expected of"),
         (("--texts", "1"), "--texts"),
     ],

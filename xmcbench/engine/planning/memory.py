@@ -372,5 +372,5 @@ def _search(run: DryRun, queries: int, encoder: EncoderCosts, device: str) -> fl
     vectors = labels * probe.scored_dimension + queries * (encoder.dimension + probe.scored_dimension)
     if probe.module_parameters:
         vectors += labels * encoder.dimension + BLOCK_COPIES * min(labels, BLOCK) * probe.scored_dimension
-    of_backend = index_bytes(run.method.config.search, labels, probe.scored_dimension)
+    of_backend = index_bytes(run.method.config.search, labels, probe.scored_dimension, run.method.config.vectors)
     return float(vectors * FLOAT + of_backend + _scores(queries, labels, device))

@@ -8,6 +8,7 @@ Legend: L labels, D dimensions; B queries of a chunk, M nominated labels of a qu
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -52,17 +53,15 @@ class FaissIndex(Index):
     def __init__(self, labels_LD: Tensor, *, graph: bool) -> None:
         faiss = import_extra("faiss", "cpu", "an approximate search")  # or `gpu`
         super().__init__(labels_LD)
-        self.graph, vectors_LD = graph, _array(labels_LD)
+        self.graph, vectors_LD = graph, array(labels_LD)
         num_labels, dimension = labels_LD.shape
         self.most = num_labels
         if graph:
-            self.index = faiss.IndexHNSWFlat(dimension, LINKS, faiss.METRIC_INNER_PRODUCT)
-            self.index.hnsw.efConstruction = CONSTRUCTION
+            self.index = with_links(faiss.IndexHNSWFlat(dimension, LINKS, faiss.METRIC_INNER_PRODUCT))
         else:
             clusters, centres = num_clusters(num_labels), faiss.IndexFlatIP(dimension)
             self.index = faiss.IndexIVFFlat(centres, dimension, clusters, faiss.METRIC_INNER_PRODUCT)
-            self.index.cp.niter, self.index.cp.max_points_per_centroid = ROUNDS, SAMPLE
-            self.index.nprobe = min(PROBES, clusters)
+            with_probes(self.index)
             if getattr(faiss, "get_num_gpus", int)():
                 self.index = faiss.index_cpu_to_all_gpus(self.index)
                 self.most = min(num_labels, MOST_ON_GPU)
@@ -78,12 +77,26 @@ class FaissIndex(Index):
         wanted = min(self.most, k + SPARE + most)
         if self.graph:
             self.index.hnsw.efSearch = max(BREADTH, wanted)
-        _, labels_BM = self.index.search(_array(queries_BD), wanted)
+        _, labels_BM = self.index.search(array(queries_BD), wanted)
         if excluded is not None:
             labels_BM[contains(excluded, labels_BM)] = -1
         nominated_BM = torch.from_numpy(labels_BM).to(self.labels_LD.device)
         return rank(queries_BD, self.labels_LD, nominated_BM, k)
 
 
-def _array(vectors: Tensor) -> np.ndarray:
+def with_links(graph: Any) -> Any:
+    """A graph of faiss, which will choose links as thoroughly as all graphs here."""
+    graph.hnsw.efConstruction = CONSTRUCTION
+    return graph
+
+
+def with_probes(clusters: Any) -> Any:
+    """Clusters of faiss, which will be made and searched as thoroughly as all clusters here."""
+    clusters.cp.niter, clusters.cp.max_points_per_centroid = ROUNDS, SAMPLE
+    clusters.nprobe = min(PROBES, clusters.nlist)
+    return clusters
+
+
+def array(vectors: Tensor) -> np.ndarray:
+    """Vectors in float32, as faiss takes them."""
     return np.ascontiguousarray(vectors.detach().float().cpu().numpy())

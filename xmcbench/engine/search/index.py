@@ -22,30 +22,40 @@ if TYPE_CHECKING:
     from xmcbench.trial.predictions import Predictions
 
 Backend = Literal["exact", "faiss-hnsw", "faiss-ivf"]
-APPROXIMATE: frozenset[Backend] = frozenset({"faiss-hnsw", "faiss-ivf"})
+VectorKind = Literal["float32", "bf16", "int8", "pq"]  # how an index keeps them; pq: product-quantised
 LARGE_SEARCH = 10**12  # pairs of a query and a label: a search for shortlists among more is approximate
 SAMPLE = 256  # queries that are also searched exactly, to measure the recall
 NEIGHBOURS = 10  # DEXML, Section C.7
 
 
-def build_index(labels_LD: Tensor, backend: Backend = "exact", score: Score | None = None) -> Index:
+def is_approximate(backend: Backend, vectors: VectorKind) -> bool:
+    """Whether a search may miss some of the best labels. Faiss does it then."""
+    return backend != "exact" or vectors != "float32"
+
+
+def build_index(
+    labels_LD: Tensor, backend: Backend = "exact", score: Score | None = None, vectors: VectorKind = "float32"
+) -> Index:
     """An index of the labels, by their distinct vectors where more than `SPARE` labels have one.
 
     With `score` it finds the labels of the highest scores in place of inner products, exactly. Raises `XMCBenchError`
-    if the backend needs faiss and faiss is missing.
+    if it needs faiss and faiss is missing, or if there are too few labels for `vectors`.
     """
     import torch
 
     from xmcbench.engine.search.exact import SPARE, ExactIndex
     from xmcbench.engine.search.faiss import FaissIndex
+    from xmcbench.engine.search.rounded import RoundedIndex
     from xmcbench.engine.search.scored import ScoredIndex
     from xmcbench.engine.search.twins import TwinIndex, distinct
 
     if score is not None:
         return ScoredIndex(labels_LD, score)
-    build: Callable[[Tensor], Index] = (
-        ExactIndex if backend == "exact" else partial(FaissIndex, graph=backend == "faiss-hnsw")
-    )
+    build: Callable[[Tensor], Index] = ExactIndex
+    if vectors != "float32":
+        build = partial(RoundedIndex, backend=backend, vectors=vectors)
+    elif backend != "exact":
+        build = partial(FaissIndex, graph=backend == "faiss-hnsw")
     # Equal vectors begin alike: one value of each is read before all are compared.
     alike = labels_LD.numel() and int(torch.unique(labels_LD[:, 0], return_counts=True)[1].max())
     if alike > SPARE and int((groups_L := distinct(labels_LD)).bincount().max()) > SPARE:
@@ -74,13 +84,15 @@ def search_flops(num_queries: int, num_labels: int, dimension: int) -> int:
     return cluster_flops(num_queries, num_labels, dimension)
 
 
-def index_bytes(backend: Backend, num_labels: int, dimension: int) -> int:
+def index_bytes(backend: Backend, num_labels: int, dimension: int, vectors: VectorKind = "float32") -> int:
     """Bytes that an index holds beside the label vectors: faiss has a copy of them, and links or ids of labels."""
     from xmcbench.engine.search.faiss import LINKS
+    from xmcbench.engine.search.rounded import vector_bytes
 
-    if backend == "exact":
+    if not is_approximate(backend, vectors):
         return 0
-    return num_labels * (4 * dimension + (4 * 2 * LINKS if backend == "faiss-hnsw" else 8))
+    beside = {"exact": 0, "faiss-hnsw": 4 * 2 * LINKS, "faiss-ivf": 8}[backend]
+    return num_labels * (vector_bytes(dimension, vectors) + beside)
 
 
 def measured_recall(

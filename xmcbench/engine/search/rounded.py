@@ -1,0 +1,91 @@
+"""Search among label vectors that faiss keeps in fewer bytes: bf16, int8, or product-quantised.
+
+The float32 vectors are not kept, so an answer has the score of the rounded vector.
+
+Legend: L labels, D dimensions; B queries of a chunk, K results, M nominated labels of a query.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from xmcbench.data.pairs import binary, contains
+from xmcbench.engine.search.exact import SPARE, Index, keys
+from xmcbench.engine.search.faiss import BREADTH, LINKS, array, num_clusters, with_links, with_probes
+from xmcbench.errors import XMCBenchError, import_extra
+
+if TYPE_CHECKING:
+    from xmcbench.engine.search.index import Backend, VectorKind
+
+NUMBERS = 4  # of a vector that one byte of a product-quantised vector stands for (Jegou, Douze and Schmid, 2011)
+CODES = 256  # values of that byte; faiss learns them from at least as many labels
+BYTES = {"float32": 4, "bf16": 2, "int8": 1}  # of a number
+
+
+class RoundedIndex(Index):
+    """All labels, a graph or clusters of them, with vectors that are rounded to `vectors`, on the CPU.
+
+    Raises `XMCBenchError` without faiss, and where fewer than `CODES` labels should be product-quantised.
+    """
+
+    def __init__(self, labels_LD: Tensor, *, backend: Backend, vectors: VectorKind) -> None:
+        faiss = import_extra("faiss", "cpu", "a search among rounded vectors")  # or `gpu`
+        super().__init__(labels_LD)
+        self.labels_LD = torch.zeros((), device=labels_LD.device).expand(labels_LD.shape)  # a shape that takes no bytes
+        if vectors == "pq" and len(labels_LD) < CODES:
+            raise XMCBenchError(
+                f"vectors: pq needs at least {CODES} labels with different vectors, found {len(labels_LD)}"
+            )
+        self.graph, vectors_LD = backend == "faiss-hnsw", array(labels_LD)
+        self.index = _empty(faiss, backend, vectors, *labels_LD.shape)
+        self.index.train(vectors_LD)
+        self.index.add(vectors_LD)
+
+    def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
+        """Faiss searches for as many more labels as are excluded."""
+        excluded = None if exclude is None else binary(exclude)
+        most = 0 if excluded is None else int(np.diff(excluded.indptr).max())
+        wanted = min(len(self.labels_LD), k + SPARE + most)
+        if self.graph:
+            self.index.hnsw.efSearch = max(BREADTH, wanted)
+        scores_BM, labels_BM = self.index.search(array(queries_BD), wanted)
+        if excluded is not None:
+            labels_BM[contains(excluded, labels_BM)] = -1
+        scores_BM[labels_BM < 0] = -np.inf
+        device = self.labels_LD.device
+        keys_BM = keys(torch.from_numpy(scores_BM).to(device), torch.from_numpy(labels_BM).to(device))
+        return keys_BM.topk(k, dim=1).values
+
+
+def _empty(faiss: Any, backend: Backend, vectors: VectorKind, num_labels: int, dimension: int) -> Any:
+    """An index of faiss without labels."""
+    product, clusters = faiss.METRIC_INNER_PRODUCT, num_clusters(num_labels)
+    if vectors == "pq":
+        parts = num_parts(dimension)
+        if backend == "exact":
+            return faiss.IndexPQ(dimension, parts, 8, product)
+        if backend == "faiss-hnsw":
+            return with_links(faiss.IndexHNSWPQ(dimension, parts, LINKS, 8, product))
+        return with_probes(faiss.IndexIVFPQ(faiss.IndexFlatIP(dimension), dimension, clusters, parts, 8, product))
+    kind = {"bf16": faiss.ScalarQuantizer.QT_bf16, "int8": faiss.ScalarQuantizer.QT_8bit}[vectors]
+    if backend == "exact":
+        return faiss.IndexScalarQuantizer(dimension, kind, product)
+    if backend == "faiss-hnsw":
+        return with_links(faiss.IndexHNSWSQ(dimension, kind, LINKS, product))
+    centres = faiss.IndexFlatIP(dimension)
+    return with_probes(faiss.IndexIVFScalarQuantizer(centres, dimension, clusters, kind, product))
+
+
+def num_parts(dimension: int) -> int:
+    """The bytes of a product-quantised vector: at most one for `NUMBERS` numbers, and each for as many."""
+    return max(parts for parts in range(1, max(1, dimension // NUMBERS) + 1) if dimension % parts == 0)
+
+
+def vector_bytes(dimension: int, vectors: VectorKind) -> int:
+    """The bytes of one vector."""
+    return num_parts(dimension) if vectors == "pq" else BYTES[vectors] * dimension
