@@ -23,7 +23,8 @@ from xmcbench.data.extent import NAME_TOKENS, Extent
 from xmcbench.data.texts import TextSubset
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.settings import MODULES, OWN, STATIC, WORDS, EncoderConfig, Precision
-from xmcbench.engine.search.index import Backend, VectorKind, build_index, is_approximate, search_flops
+from xmcbench.engine.search.index import build_index, search_flops
+from xmcbench.engine.search.kinds import Backend, VectorKind, is_approximate
 from xmcbench.engine.vector_blocks import vectors_in_blocks
 from xmcbench.errors import XMCBenchError, check_extra
 from xmcbench.files.arrays import sort_header

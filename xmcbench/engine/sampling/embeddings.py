@@ -18,7 +18,8 @@ from torch import Tensor
 
 from xmcbench.engine import flops
 from xmcbench.engine.passes import may_stop, stop_point
-from xmcbench.engine.search.index import Backend, backend_for, build_index, measured_recall, search_flops
+from xmcbench.engine.search.index import backend_for, build_index, measured_recall, search_flops
+from xmcbench.engine.search.kinds import Backend
 from xmcbench.engine.workers import ALONE, Workers
 
 if TYPE_CHECKING:

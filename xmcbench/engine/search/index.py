@@ -7,9 +7,11 @@ Legend: N queries, L labels, D dimensions, S queries of a sample.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from xmcbench.engine.search.kinds import Backend, VectorKind, is_approximate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,16 +23,9 @@ if TYPE_CHECKING:
     from xmcbench.engine.search.exact import Index
     from xmcbench.trial.predictions import Predictions
 
-Backend = Literal["exact", "faiss-hnsw", "faiss-ivf"]
-VectorKind = Literal["float32", "bf16", "int8", "pq"]  # how an index keeps them; pq: product-quantised
 LARGE_SEARCH = 10**12  # pairs of a query and a label: a search for shortlists among more is approximate
 SAMPLE = 256  # queries that are also searched exactly, to measure the recall
 NEIGHBOURS = 10  # DEXML, Section C.7
-
-
-def is_approximate(backend: Backend, vectors: VectorKind) -> bool:
-    """Whether a search may miss some of the best labels. Faiss does it then."""
-    return backend != "exact" or vectors != "float32"
 
 
 def build_index(

@@ -7,7 +7,7 @@ Legend: L labels, D dimensions; B queries of a chunk, K results, M nominated lab
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,10 +17,8 @@ from torch import Tensor
 from xmcbench.data.pairs import binary, contains
 from xmcbench.engine.search.exact import SPARE, Index, keys
 from xmcbench.engine.search.faiss import BREADTH, LINKS, array, num_clusters, with_links, with_probes
+from xmcbench.engine.search.kinds import Backend, VectorKind
 from xmcbench.errors import XMCBenchError, import_extra
-
-if TYPE_CHECKING:
-    from xmcbench.engine.search.index import Backend, VectorKind
 
 NUMBERS = 4  # of a vector that one byte of a product-quantised vector stands for (Jegou, Douze and Schmid, 2011)
 CODES = 256  # values of that byte; faiss learns them from at least as many labels
