@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from findings_tables import SHARES
-from studies import ALONG, Board, Method, Study
+from studies import ALONG, Method, Study
 
 from xmcbench.evaluation.significance import estimate
 from xmcbench.reporting import curated, plots
 from xmcbench.reporting.rows import mean_curve
+from xmcbench.suite.tables import RANKS
 
-RANKED = Board.RANKED
 BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
 OVER_CURVES = {"fontsize": 6, "va": "center", "arrowprops": plots.LEADER, "bbox": BEHIND}  # a method's number
 KEY_LINE = 0.05  # inches below a figure for each method in its key of three columns
@@ -22,12 +22,12 @@ def draw_quality(methods: Sequence[Method], study: Study, path: Path) -> None:
     """Final quality with its interval, best first."""
     with plots.drawing(path, plots.PAGE, 0.6 + 0.19 * len(methods)) as axes:
         for row, method in enumerate(methods):
-            own = estimate(method.samples[RANKED])
+            own = estimate(method.samples[RANKS])
             low, high = (100 * value for value in own.interval)
             axes.plot([low, high], [row, row], color=method.colour, linewidth=1.6)
             axes.plot(100 * own.value, row, "o", color=method.colour, markersize=4)
         axes.set_yticks(range(len(methods)), [plots.plain(method.name) for method in methods])
-        axes.set(ylim=(len(methods) - 0.5, -0.5), xlabel=f"{RANKED} on {study.dataset}, 95 % over queries and seeds")
+        axes.set(ylim=(len(methods) - 0.5, -0.5), xlabel=f"{RANKS} on {study.dataset}, 95 % over queries and seeds")
         plots.family_legend(axes, [method.family for method in methods])
 
 
@@ -98,7 +98,7 @@ def draw_tail(methods: Sequence[Method], study: Study, path: Path) -> None:  # n
     with plots.drawing(path, plots.PAGE, 4.2 + KEY_LINE * len(key)) as axes:
         points = []
         for method in above:
-            x, y = (estimate(method.samples[metric]) for metric in (RANKED, "macro-F1@5"))
+            x, y = (estimate(method.samples[metric]) for metric in (RANKS, "macro-F1@5"))
             (left, right), (low, high) = ([100 * end for end in own.interval] for own in (x, y))
             points.append((100 * x.value, 100 * y.value))
             axes.plot([left, right], [points[-1][1]] * 2, color=method.colour, linewidth=0.7)
@@ -106,7 +106,7 @@ def draw_tail(methods: Sequence[Method], study: Study, path: Path) -> None:  # n
             axes.plot(*points[-1], "o", color=method.colour, markersize=4)
         axes.margins(0.08)
         plots.label_points(axes, [(x, y, str(at)) for at, (x, y) in enumerate(points, start=1)], points)
-        axes.set(xlabel=f"{RANKED} (frequent labels count most)", ylabel="macro-F1@5 (every label counts alike)")
+        axes.set(xlabel=f"{RANKS} (frequent labels count most)", ylabel="macro-F1@5 (every label counts alike)")
         plots.family_legend(axes, [method.family for method in above], key)
 
 

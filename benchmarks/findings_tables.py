@@ -11,10 +11,10 @@ from studies import ALONG, LATE, METRICS, Board, Boards, Method, half
 
 from xmcbench.evaluation.significance import Relation, rank_intervals
 from xmcbench.reporting.text_table import format_value
+from xmcbench.suite.tables import RANKS
 
-SUMMARISED = ("P@5", "PSP@5")  # in the table of all datasets
+SUMMARISED = (RANKS, "PSP@5")  # in the table of all datasets
 COMPARED = ("P@1", "P@5")
-RANKED = Board.RANKED
 SHARES = (0.1, 0.3, 1.0)  # of the budget
 CHANGE = 0.9  # of the budget: how ranks change when it changes by 10 %
 # The rows of the README: a kind of method each, and none that results on test queries suggested.
@@ -59,7 +59,7 @@ def operations(method: Method) -> str:
 
 def table(board: Board) -> str:
     """A row for each method; a rank interval holds together with all others at 95 %."""
-    ranks = rank_intervals([method.samples[RANKED] for method in board])
+    ranks = rank_intervals([method.samples[RANKS] for method in board])
     rows = []
     for (low, high), method in zip(ranks, board, strict=True):
         cells = [f"{low}" if low == high else f"{low} to {high}", marked(method)]
@@ -74,7 +74,7 @@ def table(board: Board) -> str:
         ]
         rows.append(cells)
     spent = ("operations", "of the budget", "memory", "ms a query", "late rise")
-    return written((f"rank by {RANKED}", "method", *METRICS, *spent), rows)
+    return written((f"rank by {RANKS}", "method", *METRICS, *spent), rows)
 
 
 def rivals(board: Board) -> str:
@@ -172,7 +172,7 @@ def summary(boards: Boards) -> str:
     best = {column: max(own.get(column, 0) for own in rows.values()) for column in columns}
 
     def share(name: str) -> float:
-        return fmean(own / best[column] for column, own in rows[name].items() if column[1] == RANKED)
+        return fmean(own / best[column] for column, own in rows[name].items() if column[1] == RANKS)
 
     order = sorted(rows, key=share, reverse=True)
     heads = ["method", *(f"{metric} {board.study.name}" for board, metric in columns)]

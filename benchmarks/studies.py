@@ -31,6 +31,7 @@ from xmcbench.evaluation.significance import (
 )
 from xmcbench.reporting import curated, plots
 from xmcbench.reporting.make_rows import newest_versions
+from xmcbench.suite.tables import RANKS
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
@@ -256,9 +257,7 @@ class Method:
 
 
 class Board:
-    """The finished methods of a study, best first by `RANKED`."""
-
-    RANKED = "P@5"
+    """The finished methods of a study, best first by `RANKS`."""
 
     def __init__(self, study: Study, store: Store, records: Iterable[Record], newest: Mapping[str, Versions]) -> None:
         """Raises `XMCBenchError` where the study has no trials."""
@@ -278,7 +277,7 @@ class Board:
             samples = stored_samples(store, records, tuple(records[0].metrics))
             older = records[0].older_than(newest[records[0].trial.method])
             self.methods.append(Method(label, records, samples, self, older))
-        self.methods.sort(key=lambda method: -method.samples[self.RANKED].mean)
+        self.methods.sort(key=lambda method: -method.samples[RANKS].mean)
         self._gaps: dict[tuple[str, str], dict[str, Gap]] = {}
 
     @staticmethod

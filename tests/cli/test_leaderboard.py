@@ -82,7 +82,7 @@ def test_without_records_each_dataset_of_the_papers_is_a_line(tmp_path: Path, mo
     text = run("--store", tmp_path / "nowhere")
     lines = [" ".join(line.split()) for line in text.splitlines()]
     (line,) = [line for line in lines if line.startswith("lf-amazontitles-1.3m ")]
-    assert line == "lf-amazontitles-1.3m published 26 PRIME P@1 59.62 2 tables"
+    assert line == "lf-amazontitles-1.3m published 26 PRIME P@5 46.75 2 tables"
     assert not any(line.startswith("lf-tate-titles-16k+") for line in lines), "a variant of a dataset that has a line"
     assert "lf-amazontitles-1.3m, published" in run("--store", tmp_path / "nowhere", "--top", 1)
     monkeypatch.setenv("COLUMNS", "80")
@@ -126,10 +126,10 @@ def test_rows_of_ones_own_are_shown_with_the_others(tmp_path: Path) -> None:
     own = tmp_path / "mine.yaml"
     own.write_text(
         "paper: lee-2027\ncitation: A. Lee\ntables:\n- table: 2\n  dataset: eurlex-4k\n  method: Wide\n"
-        "  metrics: [P@1]\n  rows: [{figures: [99.10]}]\n"
+        "  metrics: [P@5]\n  rows: [{figures: [99.10]}]\n"
     )
     text = run("--store", tmp_path, "--rows", own, "--dataset", "eurlex-4k", "--top", 1)
-    assert re.search(r"1  Wide +- +99\.10", text)
+    assert re.search(r"1  Wide +- +- +99\.10", text)
     assert "lee-2027 Table 2" in text
 
 

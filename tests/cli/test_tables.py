@@ -9,6 +9,8 @@ import pytest
 from commands import call
 from fakes.bench import Bench
 
+from xmcbench.suite.tables import RANKS
+
 KEYS: dict[str, Any] = {
     "equal": "steps",
     "sweep": {"width": [1, 2]},
@@ -35,7 +37,7 @@ def test_a_run_prints_its_tables_and_that_its_cells_are_equal(bench: Bench, caps
     rows = [line.split() for line in tables.splitlines() if line.startswith("ok[")]
     assert rows[0][:3] == ["ok[width=1]", "1", "1.0"]
     assert rows[0][4] == "5"
-    assert "quality against cost: P@1" in tables
+    assert f"quality against cost: {RANKS}" in tables
     assert "equal steps: 4 trials with 5 spent 5 to 5, none more than one step past it" in tables
 
     csv = told(capsys, "tables", suite, *bench.places, "--format", "csv")

@@ -12,6 +12,7 @@ from xmcbench.reporting.claims import ClaimFile
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Leaderboard, View
+from xmcbench.suite.tables import RANKS
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status
 
@@ -28,7 +29,13 @@ def measured(count: int = 6, **changes: object) -> dict[str, Record]:
         figures = {name: 0.9 - 0.61 * i / count - 0.1 * at for at, name in enumerate(METRICS)}
         spent = {"encoder_tokens": 10_000 * (i + 1), "steps": 10, "device_seconds": 5.5 + i, "peak_bytes": 10**9}
         curve = [
-            {"fraction": f, "steps": 10 * f, "encoder_tokens": f * spent["encoder_tokens"], "P@1": f * figures["P@1"]}
+            {
+                "fraction": f,
+                "steps": 10 * f,
+                "encoder_tokens": f * spent["encoder_tokens"],
+                "P@1": f * figures["P@1"],
+                "P@5": f * figures["P@5"],
+            }
             for f in (0.5, 1.0)
         ]
         given = {
@@ -36,7 +43,7 @@ def measured(count: int = 6, **changes: object) -> dict[str, Record]:
             "spent": spent,
             "curve": curve,
             "config": {"batch_size": 64 * (i + 1)},
-            "intervals": {"P@1": (figures["P@1"] - 0.02, figures["P@1"] + 0.02)},
+            "intervals": {name: (figures[name] - 0.02, figures[name] + 0.02) for name in ("P@1", RANKS)},
         }
         found.append(record(f"method-{i}", **{**given, **changes}))
     found.append(record(HOSTILE, metrics=dict.fromkeys(METRICS, 0.123456), **changes))  # type: ignore[arg-type]
@@ -66,8 +73,8 @@ def published(dataset: str = "made") -> list[PublishedRow]:
         "method": "ANCE",
         "variant": HOSTILE,
         "url": "javascript:document.title='taken'",
-        "metrics": {"P@1": 0.1},
-        "printed": {"P@1": "10.0"},
+        "metrics": {"P@1": 0.1, "P@5": 0.05},
+        "printed": {"P@1": "10.0", "P@5": "5.0"},
     }
     return [row, row.model_copy(update=bad)]
 

@@ -74,7 +74,7 @@ def test_where_nothing_was_tested_it_is_said() -> None:
     (group,) = leaderboard([record("a", 0.9), record("b", 0.8, config={"n": 1})]).groups
     assert closing(group) == "a has the highest P@1, 90.00; b is 10.0 behind; differences were not tested."
     (papers,) = leaderboard([], [cited("A", 0.9), cited("B", 0.8)]).groups
-    assert closing(papers) == "A has the highest P@1, 90.0; B is 10.0 behind, as papers print them."
+    assert closing(papers) == "A has the highest P@5, 45.00; B is 5.0 behind, as papers print them."
     (none,) = leaderboard([failed("a", Status.OOM), failed("b", Status.ERROR, config={"n": 1})]).groups
     assert closing(none) == "No row is ranked: 1 error and 1 oom."
 

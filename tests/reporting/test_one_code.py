@@ -22,7 +22,6 @@ from reporting.made import record
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.bootstrap import RESAMPLES
 from xmcbench.evaluation.significance import samples
-from xmcbench.reporting.curated import findings
 from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Leaderboard
@@ -65,7 +64,7 @@ ends = st.permutations(["2026-11-27T00:00:00+00:00", "2026-11-28T00:00:00+00:00"
 def surfaces(board: Leaderboard, records: list[Record]) -> dict[str, str]:
     """All that is shown of a leaderboard, by where."""
     shown = {form: render(board, form) for form in FORMATS}
-    page = payload(board, {own.key: own for own in records}, {}, lambda key, metrics: {}, findings())  # noqa: ARG005
+    page = payload(board, {own.key: own for own in records}, {}, lambda key, metrics: {})  # noqa: ARG005
     return shown | {"page": json.dumps(page), "Python": str([asdict(group) for group in board.groups])}
 
 

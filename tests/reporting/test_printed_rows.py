@@ -17,6 +17,7 @@ from xmcbench.reporting.leaderboard_text import render
 from xmcbench.reporting.published import SHIPPED, published_rows
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Row, View
+from xmcbench.suite.tables import RANKS
 
 from .made import cited
 
@@ -137,9 +138,9 @@ def test_the_methods_own_paper_comes_before_reprints_that_differ() -> None:
 
 
 def test_a_misprinted_value_neither_ranks_nor_replaces_another() -> None:
-    wrong = cited("M", 0.9, misprint={"P@1": "of another method"}, paper="prime")
+    wrong = cited("M", 0.9, misprint={RANKS: "of another method"}, paper="prime")
     (row,) = shown(wrong, cited("M", 0.5))
-    assert (row.metrics["P@1"], row.rank) == (0.5, 1)
+    assert (row.metrics[RANKS], row.rank) == (0.25, 1)
     (row,) = shown(wrong)
     assert row.rank is None
 

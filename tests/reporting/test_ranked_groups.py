@@ -9,6 +9,7 @@ from xmcbench.reporting.leaderboard_text import render
 from xmcbench.reporting.make_rows import recorded_metrics
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Leaderboard, View
+from xmcbench.suite.tables import RANKS
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Selection
@@ -26,6 +27,13 @@ def test_rows_are_ranked_by_the_sort_metric_and_equal_values_share_a_rank_withou
     assert ranks(leaderboard(records)) == [[(1, "top"), (2, "a"), (2, "b"), (3, "low")]]
     by_other = [record("x", metrics={"P@1": 0.9, "R@10": 0.1}), record("y", metrics={"P@1": 0.8, "R@10": 0.2})]
     assert ranks(leaderboard(by_other, view=View(sort="R@10"))) == [[(1, "y"), (2, "x")]]
+
+
+def test_without_a_wish_tables_rank_by_one_metric_and_by_the_first_where_no_row_has_it() -> None:
+    values = {"x": {"P@1": 0.9, RANKS: 0.1}, "y": {"P@1": 0.8, RANKS: 0.2}}
+    assert ranks(leaderboard(record(name, metrics=own) for name, own in values.items())) == [[(1, "y"), (2, "x")]]
+    without = [record(name, metrics={"P@1": own["P@1"]}) for name, own in values.items()]
+    assert ranks(leaderboard(without)) == [[(1, "x"), (2, "y")]]
 
 
 def test_what_tuning_tried_is_no_entry_and_what_it_chose_is() -> None:

@@ -45,7 +45,7 @@ def test_accepted_rows_have_the_names_of_papers_and_the_users_their_own() -> Non
 
 
 def test_a_method_is_found_by_its_name_in_papers() -> None:
-    assert names(groups(method="Encoder + memory")[0]) == ["rae-in-batch", "rae"]
+    assert names(groups(method="Encoder + memory")[0]) == ["rae", "rae-in-batch"]
     assert {name for group in groups(method="RAE-XMC") for name in names(group)} == {"rae-memory"}, "its own training"
     assert names(groups(method="rae")[0]) == ["rae"]
 

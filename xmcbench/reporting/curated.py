@@ -91,11 +91,10 @@ class DatasetFacts(Written):
 
 
 class Findings(Written):
-    """The findings: sentences, and the metric that they are about."""
+    """The findings: sentences, and the dataset and suite of the first one."""
 
     dataset: str
     suite: str
-    metric: str
     sentences: tuple[str, ...] = ()
 
 

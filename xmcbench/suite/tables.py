@@ -10,6 +10,8 @@ from pydantic import Field
 
 from xmcbench.trial.record_fields import Frozen
 
+RANKS = "P@5"  # the metric by which tables, figures and the page rank, unless another is asked for
+
 Kind = Literal["text", "number", "count", "bytes", "seconds", "hours", "share", "flag"]
 
 

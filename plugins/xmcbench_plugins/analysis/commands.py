@@ -24,6 +24,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import echo, patience
+from xmcbench.suite.tables import RANKS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,7 +146,7 @@ def of_suite(
     found = suite_tables.sweep_cells(outcomes, entries, lambda trial: build_method(trial).config.unused())
     published = published_rows() if any(shape.beside for shape in suite.tables.values()) else ()
     grids = [suite_tables.cell_table(title, shape, found, published) for title, shape in suite.tables.items()]
-    metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
+    metric = RANKS if RANKS in suite.metrics else suite.metrics[0]
     grids += [suite_tables.cost_table(found, metric), *suite_tables.rank_tables(found, metric, store.resampled)]
     for text in targets:
         if (target := Target.parse(f"to {text}")) is None:
@@ -162,7 +163,7 @@ def analyse(
         list[str],
         Argument(metavar="RUN...", help="Key or the start of it, label, or dataset/label.", autocompletion=trial_names),
     ],
-    metric: Annotated[str, Option(help="Metric to compare methods by over several datasets.")] = "P@1",
+    metric: Annotated[str, Option(help="Metric to compare methods by over several datasets.")] = RANKS,
     k: Annotated[int, Option("-k", min=1, max=100, help="Labels per query.")] = 5,
     similarity: Annotated[
         str | None, Option(metavar="RUN", help="Also bin labels by similarity, with the label vectors of this trial.")

@@ -29,6 +29,7 @@ from xmcbench.reporting.curated import methods, stem
 from xmcbench.reporting.rows import CURVE_COSTS
 from xmcbench.reporting.text_table import printable
 from xmcbench.reporting.words import chosen_on, end_of_training
+from xmcbench.suite.tables import RANKS
 from xmcbench.trial.budget import CAPS, STAGES, Ledger, UnknownBudget, over_budget
 from xmcbench.trial.facts import Choice, ChosenBy, ChosenFields, Ended, is_flat, why_ended
 from xmcbench.trial.method import code_versions
@@ -50,7 +51,6 @@ LONGEST_NAME = 100  # characters
 # A name that every reader sees alike: no letters of other scripts, invisible characters or markup; values of a sweep.
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*( [A-Za-z0-9._+-]+)*(\[[ -~]*\])?"
 LONGEST_LIST = 20_000  # characters of texts and lists that are no names
-HEADLINE = "P@1"  # by which tables rank
 
 
 def problems(record: Record) -> Iterator[str]:
@@ -199,8 +199,8 @@ def _metrics(record: Record) -> Iterator[str]:
     """Metrics that no evaluator has, that contradict each other or lie outside of their intervals."""
     if record.metric_version != METRIC_VERSION:
         yield f"its metrics are of definitions {record.metric_version}, expected {METRIC_VERSION}: rescore it"
-    if HEADLINE not in record.metrics:
-        yield f"it does not have {HEADLINE}, by which tables rank: `xmcbench rescore {record.key} --metrics {HEADLINE}`"
+    if RANKS not in record.metrics:
+        yield f"it does not have {RANKS}, by which tables rank: `xmcbench rescore {record.key} --metrics {RANKS}`"
     if not record.metrics or not re.fullmatch(DIGEST, record.truth_hash):
         yield "it has no metrics, or does not name the truth that they answer to"
     try:

@@ -22,6 +22,7 @@ from xmcbench.reporting.curated import Findings, methods
 from xmcbench.reporting.published import published_rows
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Leaderboard, View
+from xmcbench.suite.tables import RANKS
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record
 from xmcbench_plugins.board.page import write_page
@@ -165,7 +166,7 @@ def test_charts_hold_the_values_of_what_is_shown(visit: Visit, records: dict[str
     scored = {name: r for name, r in expected.items() if r.metrics and r.spent["encoder_tokens"]}
     assert len(points) == len(scored)
     for name, own in scored.items():
-        assert any(text.startswith(f"{name}: P@1 {100 * own.metrics['P@1']:.2f}, ") for text in points)
+        assert any(text.startswith(f"{name}: {RANKS} {100 * own.metrics[RANKS]:.2f}, ") for text in points)
     names = page.locator("#cost .label").all_text_contents()
     assert {name.rstrip("…") for name in names} == {name[:33] if len(name) > 34 else name for name in scored}
     assert page.locator("#cost .error").count() == 6, "each interval is drawn"
@@ -352,7 +353,7 @@ def standing() -> dict[str, Record]:
 def test_standings_are_those_of_the_methods_that_every_dataset_has() -> None:
     records = standing()
     table = leaderboard(records.values(), (), View())
-    found = payload(table, records, {}, findings=Findings(dataset="made", suite="", metric="P@1"))["standings"]
+    found = payload(table, records, {})["standings"]
     names = [name for name, *_ in found["methods"]]
     assert sorted(names) == ["DEXML", "NGAME", "PRIME", "UniDEC"]
     metric_DM = np.array(
@@ -372,7 +373,7 @@ def test_the_first_chart_has_the_winners_in_the_metric_of_text_and_table(
     records, table = board()
     write_page(table, records, tmp_path / "without")
     assert 'id="found"' not in (tmp_path / "without/index.html").read_text(), "no method is on two datasets"
-    found = Findings(dataset="made", suite="tests", metric="P@1", sentences=("First <b>.", "Second.", "Third."))
+    found = Findings(dataset="made", suite="tests", sentences=("First <b>.", "Second.", "Third."))
     monkeypatch.setattr("xmcbench_plugins.board.page.findings", lambda: found)
     records = standing()
     write_page(leaderboard(records.values(), (), View()), records, tmp_path / "with")

@@ -28,7 +28,7 @@ from xmcbench_plugins.board.page.payload import payload
 def test_a_row_of_which_a_paper_prints_the_like_shows_the_difference() -> None:
     _, table = board()
     first = table.groups[0]
-    row = replace(first.rows[0], against={"P@1": -0.0123}, against_source="dexml Table 1")
+    row = replace(first.rows[0], against={first.sort: -0.0123}, against_source="dexml Table 1")
     data = payload(replace(table, groups=(replace(first, rows=(row, *first.rows[1:])),)), {}, {})
     (group,) = data["groups"]
     at = group["columns"].index("against")

@@ -76,7 +76,7 @@ def write_page(
     check_folder(out)
     shown = {key: records[key] for group in board.groups for row in group.rows for key in row.keys if key in records}
     found = findings()
-    data = {**payload(board, shown, analyses or {}, resampled, found, published), "bibtex": dict(bibtex or {})}
+    data = {**payload(board, shown, analyses or {}, resampled, published), "bibtex": dict(bibtex or {})}
     index = _page(
         "index.html",
         SCRIPTS,

@@ -65,8 +65,8 @@ function linesOf(columns) {
 const valueIn = (column, row) => (row === undefined ? null : valueOf(column.setting.group, column.setting.group.rows[row], metricOf(column)));
 // How good a value is: more is better, and null is below all others.
 const worthIn = (column, value) => (value === null ? -2 : signOf(metricOf(column)) * value);
-// The metric of text, chart and table at first; of a table without it the one that ranks.
-const usualMetric = () => overview.metric || PAGE.metric || PAGE.sort;
+// The metric of chart and table: the one that ranks at first; a table without it has the one that ranks there.
+const usualMetric = () => overview.metric || PAGE.sort;
 const metricOf = ({ setting: { group } }) => (group.columns.includes(usualMetric()) ? usualMetric() : overview.metric ? "" : group.sort);
 const titleOf = (dataset) => PAGE.titles[dataset] ?? dataset;
 

@@ -15,7 +15,7 @@ from typing import Any
 from xmcbench.evaluation.analysis import DECILES, Analysis
 from xmcbench.evaluation.significance import Sample, difference, rank_intervals, samples, tied_with_best
 from xmcbench.reporting.compared_rows import Resampled
-from xmcbench.reporting.curated import Findings, NamedMethod, methods, title_of
+from xmcbench.reporting.curated import NamedMethod, methods, title_of
 from xmcbench.reporting.notes import PAGE, again_mark, notes_of
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.ranked_groups import unfolded
@@ -34,7 +34,7 @@ from xmcbench.reporting.rows import (
     short_budget,
 )
 from xmcbench.reporting.words import again_text
-from xmcbench.suite.tables import COLUMNS
+from xmcbench.suite.tables import COLUMNS, RANKS
 from xmcbench.trial.record import Record
 from xmcbench_plugins.board.page.about import Origin, measured_origin, published_origin, year_of
 from xmcbench_plugins.board.page.standings import standings
@@ -55,7 +55,6 @@ def payload(
     records: Mapping[str, Record],
     analyses: Mapping[str, Analysis],
     resampled: Resampled = lambda key, metrics: {},  # noqa: ARG005
-    findings: Findings | None = None,
     published: Sequence[PublishedRow] = (),
 ) -> dict[str, Any]:
     """The data that the page's script reads, ready for JSON."""
@@ -65,11 +64,11 @@ def payload(
     datasets = dict.fromkeys(group.dataset for group in table.groups)
     notes = {name: [once.text(note) for note in _notes(table, name)] for name in datasets}
     lower = {name for group in table.groups for name in group.lower_is_better}
+    sorts = [group.sort for group in table.groups]
     used = [name for name in dict.fromkeys(name for group in groups for name in group["columns"]) if name != AGAINST]
     rows = [one for group in table.groups for row in group.rows for one in (row, *row.folded)]
     return {
-        "sort": table.groups[0].sort if table.groups else "P@1",
-        "metric": findings.metric if findings else "",
+        "sort": RANKS if RANKS in sorts or not sorts else sorts[0],
         "titles": {name: title for name in datasets if (title := title_of(name))},
         "metrics": [name for name in used if name not in COLUMNS],
         "lower": sorted(lower),
