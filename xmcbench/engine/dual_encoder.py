@@ -592,7 +592,10 @@ class DualEncoder(Method):
     def save(self, directory: Path) -> None:
         from safetensors.torch import save_file
 
+        from xmcbench.engine.encoders.encoder import limit_tokens
+
         self.encoder.save(directory)
+        limit_tokens(directory, self.query_length)
         if self.encoder_alone_scores:
             self.encoder.write_sentence_layout(directory, self.query_length)
         tensors = {f"modules.{name}": tensor.contiguous() for name, tensor in self.module_tensors().items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,7 @@ def test_a_model_that_does_more_than_encode_is_not_opened_wrongly(
     (tmp_path / "model").mkdir()
     method.save(tmp_path / "model")
     assert not [name for name in FILES if (tmp_path / "model" / name).exists()]
+    assert json.loads((tmp_path / "model/tokenizer_config.json").read_text())["model_max_length"] == LENGTH
 
 
 def test_the_files_are_there_where_the_encoder_alone_scores(small_encoder: str, tmp_path: Path) -> None:
@@ -98,3 +100,4 @@ def test_the_files_are_there_where_the_encoder_alone_scores(small_encoder: str, 
     (tmp_path / "model").mkdir()
     method.save(tmp_path / "model")
     assert all((tmp_path / "model" / name).exists() for name in FILES)
+    assert json.loads((tmp_path / "model/tokenizer_config.json").read_text())["model_max_length"] == LENGTH

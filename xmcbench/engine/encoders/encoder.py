@@ -156,7 +156,6 @@ class Encoder(nn.Module, ABC):
             path = directory / name
             path.parent.mkdir(exist_ok=True)
             path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        limit_tokens(directory, max_length)
 
     def trained_tensors(self) -> dict[str, Tensor]:
         """What training changes, by name: all but frozen weights."""
