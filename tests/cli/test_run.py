@@ -32,7 +32,7 @@ def test_plan_progress_leaderboard_and_then_hits(bench: Bench, capsys: pytest.Ca
         "[2/2] fake-20/rare seed 0: ok",
     ], "a line a trial"
     assert lines[2] == ""
-    assert " has the highest P@1, " in lines[3], "the answer before the table"
+    assert " has the highest P@5, " in lines[3], "the answer before the table"
     assert "P@1" in shown.split("[2/2]")[1]
 
     assert call("run", suite, *bench.places) == 0

@@ -21,7 +21,7 @@ from xmcbench.reporting.text_table import (
     short_number,
 )
 from xmcbench.reporting.words import chosen_on, end_of_training, enumeration, number
-from xmcbench.suite.tables import Kind
+from xmcbench.suite.tables import Kind, ranking_metric
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record
 from xmcbench.trial.trial import flatten
@@ -145,7 +145,7 @@ def _sections(facts: Mapping[str, Mapping[str, Any]]) -> Sections:
 def summary(record: Record) -> str:
     """What the record is of, in a line."""
     trial = record.trial
-    first = next(iter(record.metrics), "")
+    first = ranking_metric(record.metrics)
     outcome = f"{first} {100 * record.metrics[first]:.2f}" if first else str(record.status)
     text = f"{outcome}, seed {trial.seed}, budget {budget_text(trial.budget.limits())}, suite {record.suite}"
     return printable(text + (f", {record.ended[:10]}" if record.ended else ""))

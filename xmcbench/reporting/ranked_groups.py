@@ -21,7 +21,7 @@ from xmcbench.reporting.rows import Group, Leaderboard, Reproduced, Row, Source,
 from xmcbench.reporting.text_table import folded
 from xmcbench.reporting.uneven import with_uneven
 from xmcbench.reporting.verified import of_all
-from xmcbench.suite.tables import COLUMNS, RANKS
+from xmcbench.suite.tables import COLUMNS, ranking_metric
 from xmcbench.trial.alike import fused_before
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record import Record, Status
@@ -350,7 +350,7 @@ def _shown_metrics(group: Group, view: View) -> tuple[tuple[str, ...], str]:
     metrics = tuple(dict.fromkeys(view.metrics)) or of_papers or usual
     if view.sort and (view.sort in every or column_name(view.sort) is None):
         return metrics, view.sort
-    sort = RANKS if RANKS in every else usual[0]
+    sort = ranking_metric(usual)
     return metrics, metrics[0] if view.sort is None and sort not in metrics else sort
 
 

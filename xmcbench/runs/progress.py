@@ -15,6 +15,7 @@ from rich.text import Text
 
 from xmcbench.runs.plan import Display, PlannedTrial, explain
 from xmcbench.runs.terminal import Silence, echo, escaped, every_second
+from xmcbench.suite.tables import ranking_metric
 from xmcbench.tracking.tracker import Listener, Point, Tracker
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
@@ -186,9 +187,9 @@ def _outcome(record: Record) -> str:
 
 
 def _found(record: Record) -> str:
-    """The first metric of a scored trial, and the seconds that its budget covers."""
+    """The metric of a scored trial that ranks, and the seconds that its budget covers."""
     seconds = record.spent.get("device_seconds")
-    parts = [f"{name} {100 * value:.2f}" for name, value in list(record.metrics.items())[:1]]
+    parts = [f"{name} {100 * record.metrics[name]:.2f}" for name in [ranking_metric(record.metrics)] if name]
     return "".join(
         f", {part}" for part in [*parts, *([f"{seconds:.0f} s"] if seconds and seconds >= 1 and parts else [])]
     )

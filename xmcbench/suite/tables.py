@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,9 +11,18 @@ from pydantic import Field
 
 from xmcbench.trial.record_fields import Frozen
 
+Kind = Literal["text", "number", "count", "bytes", "seconds", "hours", "share", "flag"]
 RANKS = "P@5"  # the metric by which tables, figures and the page rank, unless another is asked for
 
-Kind = Literal["text", "number", "count", "bytes", "seconds", "hours", "share", "flag"]
+
+def ranking_metric(metrics: Iterable[str]) -> str:
+    """The metric of `metrics` that ranks: `RANKS`, or the first one where `RANKS` is not among them; "" of none.
+
+    >>> ranking_metric(["P@1", "P@5"]), ranking_metric(["R@10", "P@1"])
+    ('P@5', 'R@10')
+    """
+    names = list(metrics)
+    return RANKS if RANKS in names else next(iter(names), "")
 
 
 @dataclass(frozen=True)

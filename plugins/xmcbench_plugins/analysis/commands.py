@@ -24,7 +24,6 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.runs.terminal import echo, patience
-from xmcbench.suite.tables import RANKS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -137,7 +136,7 @@ def of_suite(
     """The tables of a suite: its own, quality against cost, ranks, `targets` as P@1=50, equal budgets."""
     from xmcbench.reporting.published import published_rows
     from xmcbench.reporting.text_table import render_tables
-    from xmcbench.suite.tables import Target
+    from xmcbench.suite.tables import Target, ranking_metric
     from xmcbench.trial.method import build_method
     from xmcbench_plugins.analysis import suite_tables
 
@@ -146,7 +145,7 @@ def of_suite(
     found = suite_tables.sweep_cells(outcomes, entries, lambda trial: build_method(trial).config.unused())
     published = published_rows() if any(shape.beside for shape in suite.tables.values()) else ()
     grids = [suite_tables.cell_table(title, shape, found, published) for title, shape in suite.tables.items()]
-    metric = RANKS if RANKS in suite.metrics else suite.metrics[0]
+    metric = ranking_metric(suite.metrics)
     grids += [suite_tables.cost_table(found, metric), *suite_tables.rank_tables(found, metric, store.resampled)]
     for text in targets:
         if (target := Target.parse(f"to {text}")) is None:
@@ -163,7 +162,10 @@ def analyse(
         list[str],
         Argument(metavar="RUN...", help="Key or the start of it, label, or dataset/label.", autocompletion=trial_names),
     ],
-    metric: Annotated[str, Option(help="Metric to compare methods by over several datasets.")] = RANKS,
+    metric: Annotated[
+        str | None,
+        Option(help="Metric to compare methods by over several datasets (default: as tables rank)."),
+    ] = None,
     k: Annotated[int, Option("-k", min=1, max=100, help="Labels per query.")] = 5,
     similarity: Annotated[
         str | None, Option(metavar="RUN", help="Also bin labels by similarity, with the label vectors of this trial.")
@@ -183,6 +185,7 @@ def analyse(
     from xmcbench.reporting.processor_time import processor_table
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.runs.saved_model import load_calibration
+    from xmcbench.suite.tables import RANKS
     from xmcbench.trial.store import Store
     from xmcbench_plugins.analysis.tables import (
         across_datasets_table,
@@ -198,7 +201,7 @@ def analyse(
     place = Store(store)
     named = list({record.key: record for run in runs for record in find_trials(place, run)}.values())
     if len({record.trial.dataset_hash for record in named}) > 1:
-        echo(render_tables([across_datasets_table(named, metric, place.resampled)], format))
+        echo(render_tables([across_datasets_table(named, metric or RANKS, place.resampled)], format))
         return
     records = list({record.key: record for record in (find_trial(place, run) for run in runs)}.values())
     dataset = load(records[0].trial.dataset, data)

@@ -55,7 +55,7 @@ def test_methods_are_compared_over_several_datasets(ran: Bench, capsys: pytest.C
     assert "rare has no trial on fake-20: expected each method on every dataset" in capsys.readouterr().err
     assert call("analyse", *ran.places, "ok", "rare") == 0
     shown = capsys.readouterr().out
-    assert "methods over 2 datasets: P@1" in shown
+    assert "methods over 2 datasets: P@5" in shown
     assert "mean rank" in shown
     assert call("analyse", *ran.places, "ok", "rare", "--metric", "P@77") == 2
     assert "has no P@77" in capsys.readouterr().err

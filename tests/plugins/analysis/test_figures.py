@@ -29,7 +29,7 @@ def test_figures_are_files_of_their_format_and_the_same_bytes_again(tmp_path: Pa
     records = measured(2)
     table, analyses = leaderboard(records.values(), (), View()), analysed(records)
     first, second = (write_figures(table, records, tmp_path / name, format, analyses) for name in "ab")
-    expected = [f"made-1000-steps-{what}" for what in ("P1-encoder_tokens", "P1-device_hours", "curve", "deciles")]
+    expected = [f"made-1000-steps-{what}" for what in ("P5-encoder_tokens", "P5-device_hours", "curve", "deciles")]
     assert [path.name for path in first] == [f"{name}.{format}" for name in expected]
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes().startswith(MAGIC[format])
@@ -45,7 +45,7 @@ def test_every_dataset_and_budget_has_figures_of_its_own(tmp_path: Path, monkeyp
     assert drawn == [path.name for path in paths]
     assert len(set(drawn)) == len(drawn)
     curves = {f"{name}-curve.pdf" for name in ("made-1000-steps", "made-5000-encoder-tokens", "zoo-1000-steps")}
-    assert curves | {"made-1000-steps-P1-device_hours.pdf", "made-1000-steps-deciles.pdf"} <= set(drawn)
+    assert curves | {"made-1000-steps-P5-device_hours.pdf", "made-1000-steps-deciles.pdf"} <= set(drawn)
 
 
 def test_a_figure_says_what_it_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,8 +53,8 @@ def test_a_figure_says_what_it_draws(tmp_path: Path, monkeypatch: pytest.MonkeyP
     records = measured(3)
     table = leaderboard(records.values(), published(), View())
     paths = {path.stem: path.read_text() for path in write_figures(table, records, tmp_path, "svg")}
-    cost = paths["made-1000-steps-P1-device_hours"]
-    for text in ("method-0", "method-2", "DEXML", "device hours", "P@1 (%)", "measured"):
+    cost = paths["made-1000-steps-P5-device_hours"]
+    for text in ("method-0", "method-2", "DEXML", "device hours", "P@5 (%)", "measured"):
         assert text in cost
     assert "<script>" not in cost
     assert all(f"method-{i}" in paths["made-1000-steps-curve"] for i in range(3))

@@ -34,7 +34,7 @@ from xmcbench.reporting.rows import (
     short_budget,
 )
 from xmcbench.reporting.words import again_text
-from xmcbench.suite.tables import COLUMNS, RANKS
+from xmcbench.suite.tables import COLUMNS, ranking_metric
 from xmcbench.trial.record import Record
 from xmcbench_plugins.board.page.about import Origin, measured_origin, published_origin, year_of
 from xmcbench_plugins.board.page.standings import standings
@@ -64,11 +64,10 @@ def payload(
     datasets = dict.fromkeys(group.dataset for group in table.groups)
     notes = {name: [once.text(note) for note in _notes(table, name)] for name in datasets}
     lower = {name for group in table.groups for name in group.lower_is_better}
-    sorts = [group.sort for group in table.groups]
     used = [name for name in dict.fromkeys(name for group in groups for name in group["columns"]) if name != AGAINST]
     rows = [one for group in table.groups for row in group.rows for one in (row, *row.folded)]
     return {
-        "sort": RANKS if RANKS in sorts or not sorts else sorts[0],
+        "sort": ranking_metric(group.sort for group in table.groups),
         "titles": {name: title for name in datasets if (title := title_of(name))},
         "metrics": [name for name in used if name not in COLUMNS],
         "lower": sorted(lower),
