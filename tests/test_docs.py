@@ -338,6 +338,22 @@ def test_what_readers_search_for_is_in_a_heading(words: str) -> None:
     assert [line for line in headings if all(word.lower() in line for word in words.split())]
 
 
+def prose(page: Path) -> list[str]:
+    """The words of a page that a reader reads in full: no code, tables, comments or addresses; none if generated."""
+    content = page.read_text(encoding="utf-8")
+    if re.match(r"<!-- (Made|Written) by ", content):
+        return []
+    content = re.sub(r"^```.*?^```$|^\|.*?$|<!--.*?-->|(?<=\])\([^)]*\)", "", content, flags=re.DOTALL | re.MULTILINE)
+    return [word for word in content.split() if re.search(r"\w", word)]
+
+
+def test_the_documents_of_users_are_short_enough_to_be_read() -> None:
+    for_users = {ROOT / "README.md", *(ROOT / "docs").glob("*.md")} - {ROOT / "docs/architecture.md"}
+    words = {page.name: len(prose(page)) for page in for_users}
+    assert 10_000 < sum(words.values()) <= 18_000, words
+    assert len(prose(ROOT / "docs/findings.md")) == 0, "a command writes it"
+
+
 def test_every_test_and_module_that_the_architecture_names_is_there() -> None:
     page = text("docs/architecture.md")
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)

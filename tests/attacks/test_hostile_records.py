@@ -385,4 +385,4 @@ def test_a_label_is_not_the_name_of_another_method() -> None:
 def test_a_record_needs_the_metric_that_tables_rank_by() -> None:
     (record, *_) = honest()
     alone = record.model_copy(update={"metrics": {"R@100": 0.9}, "intervals": {}})
-    assert any("it does not have P@1, by which tables rank" in problem for problem in problems(alone))
+    assert any("it does not have P@5, by which tables rank" in problem for problem in problems(alone))
