@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from typer import Exit, Option, Typer
 
-from xmcbench.cli import leaderboard, methods, plan, run
+from xmcbench.cli import leaderboard, methods, run
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
@@ -34,7 +34,6 @@ app = Typer(
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "leaderboard": leaderboard.leaderboard,
-    "plan": plan.plan,
     "show": leaderboard.show,
     "methods": methods.methods,
 }

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import call
 
 from xmcbench.engine.planning import memory
-
-from .test_run import call
 
 
 @pytest.fixture

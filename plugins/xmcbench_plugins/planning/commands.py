@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +23,9 @@ from xmcbench.cli.options import (
     TeacherPrice,
 )
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.terminal import echo
+from xmcbench.plugins.commands import Command
+from xmcbench.plugins.hookspecs import hookimpl
+from xmcbench.runs.terminal import echo, patience
 
 if TYPE_CHECKING:
     from xmcbench.engine.planning.trials import Machine, TrialPlan
@@ -140,3 +142,9 @@ def _tables(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine
         TextTable("plan", headings, costs, notes),
         TextTable("memory per worker", ("trial", *parts[0]), memory, (note,)),
     ]
+
+
+@hookimpl
+def register_commands(register: Callable[[Command], None]) -> None:
+    """Register `xmcbench plan`."""
+    register(Command("plan", patience("plan")(plan)))
