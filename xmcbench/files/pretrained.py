@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from xmcbench.errors import XMCBenchError, suggest
-from xmcbench.files.hub import commit_of, local_files_only
 from xmcbench.files.network import allow_network, forbid_network
 
 HUB = "hub:"  # before the id of a model of the Hugging Face hub
@@ -80,7 +79,7 @@ def digests_of(names: Iterable[str]) -> dict[str, str]:
     found = {}
     for name in names:
         if name.startswith(HUB):
-            found[name] = commit_of(name.removeprefix(HUB))
+            found[name] = _commit_of(name.removeprefix(HUB))
         elif (folder := Path(name)).is_dir() and any((folder / one).is_file() for one in SETTINGS):
             found[name] = _content_of(folder)
     return {name: digest for name, digest in found.items() if digest}
@@ -95,6 +94,32 @@ def _content_of(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def _local_files_only(model: str) -> bool:
+    """Whether to load `model`, a folder or a hub id, without the network.
+
+    True for a folder, and where the hub does not answer within 5 seconds: transformers itself would wait for half a
+    minute. Models in the local cache of the hub are found either way.
+    """
+    if Path(model).is_dir():
+        return True
+    from huggingface_hub.constants import ENDPOINT
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(ENDPOINT, timeout=5)
+    except Exception:  # of whichever HTTP library huggingface_hub uses
+        return True
+    return False
+
+
+def _commit_of(model: str) -> str:
+    """The commit of a model of the hub that the local cache has; empty where it has none."""
+    from huggingface_hub import try_to_load_from_cache
+
+    path = try_to_load_from_cache(model, "config.json")
+    return Path(path).parent.name if isinstance(path, str) else ""
+
+
 @contextmanager
 def loading(what: str, name: str) -> Iterator[bool]:
     """Yields whether only files of this machine are read.
@@ -104,7 +129,7 @@ def loading(what: str, name: str) -> Iterator[bool]:
     on_hub = name.startswith(HUB)
     try:
         with allow_network() if on_hub else forbid_network():
-            yield local_files_only(name.removeprefix(HUB)) if on_hub else True
+            yield _local_files_only(name.removeprefix(HUB)) if on_hub else True
     except XMCBenchError:
         raise
     except Exception as problem:  # of transformers, tokenizers, safetensors, huggingface_hub or torch

@@ -165,13 +165,13 @@ def push(
     A model that sentence-transformers opens has the texts of its labels beside it. Of a model that holds something of
     the training texts, as that of tfidf-nn holds their words and vectors, the command says so and asks.
     """
-    from xmcbench.files.hub import check_repository, upload
     from xmcbench.reporting.find import find_trial
     from xmcbench.runs.saved_model import checked_model
     from xmcbench.trial.method import build_method
     from xmcbench.trial.record import encode
     from xmcbench.trial.store import Store
     from xmcbench_plugins.serving.card import model_card
+    from xmcbench_plugins.serving.hub import check_repository, upload
 
     check_repository(repository)
     place = Store(store)

@@ -1,4 +1,4 @@
-"""The Hugging Face hub: whether to look for a model there, and the upload of a folder of files."""
+"""The upload of a folder of files to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -6,32 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from xmcbench.errors import XMCBenchError, shown
-
-
-def local_files_only(model: str) -> bool:
-    """Whether to load `model`, a folder or a hub id, without the network.
-
-    True for a folder, and where the hub does not answer within 5 seconds: transformers itself would wait for half a
-    minute. Models in the local cache of the hub are found either way.
-    """
-    if Path(model).is_dir():
-        return True
-    from huggingface_hub.constants import ENDPOINT
-    from huggingface_hub.utils import get_session
-
-    try:
-        get_session().head(ENDPOINT, timeout=5)
-    except Exception:  # of whichever HTTP library huggingface_hub uses
-        return True
-    return False
-
-
-def commit_of(model: str) -> str:
-    """The commit of a model of the hub that the local cache has; empty where it has none."""
-    from huggingface_hub import try_to_load_from_cache
-
-    path = try_to_load_from_cache(model, "config.json")
-    return Path(path).parent.name if isinstance(path, str) else ""
 
 
 def check_repository(repository: str) -> None:
