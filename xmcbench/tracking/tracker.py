@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,9 +14,8 @@ from typing import Any, ClassVar
 from xmcbench.errors.secrets import redact
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
-from xmcbench.trial.trial import Trial, flatten
+from xmcbench.trial.trial import Trial
 
-SPENT = ("encoder_tokens", "device_seconds")
 SPENT_BEFORE = ("fraction", "steps", "encoder_tokens", "flops", "device_seconds")  # a point of a curve
 
 
@@ -87,41 +85,6 @@ class Tracker:
 
     def close(self) -> None:
         """The run is over. A trial without an `end` event was interrupted."""
-
-
-class ScalarTracker(Tracker):
-    """Writes values as they come: `train/loss`, `select/P@1`, `test/P@1`, `spent/encoder_tokens`."""
-
-    def __init__(self, store: Path) -> None:
-        super().__init__(store)
-        self._runs: dict[str, Any] = {}  # the tool's own, by key of the trial
-
-    def step(self, trial: Trial, progress: TrialProgress) -> None:
-        spent = progress.spent
-        values = {f"{progress.stage}/{name}": value for name, value in progress.metrics.items() if name != "step"}
-        values |= {f"spent/{name}": float(spent[name]) for name in SPENT if name in spent}
-        self._write(self._runs[trial.key], values, int(spent.get("steps", 0)))
-
-    def evaluation(self, trial: Trial, point: Point) -> None:
-        values = {f"select/{name}": value for name, value in point.metrics.items() if "@" in name}
-        self._write(self._runs[trial.key], values, point.steps or 0)
-
-    def end(self, trial: Trial, record: Record) -> None:
-        metrics = {f"test/{name}": value for name, value in record.metrics.items()}
-        self._end(self._runs.pop(trial.key), record, metrics, int(record.spent.get("steps", 0)))
-
-    @abstractmethod
-    def _write(self, run: Any, values: dict[str, float], step: int) -> None:
-        """Write values after so many steps."""
-
-    @abstractmethod
-    def _end(self, run: Any, record: Record, metrics: dict[str, float], step: int) -> None:
-        """Write the outcome: metrics on the test split, after so many steps."""
-
-
-def settings(trial: Trial) -> dict[str, str]:
-    """Everything that determines the trial's result, as text by dotted name."""
-    return {name: str(value) for name, value in flatten(trial.model_dump(mode="json", exclude={"label"}))}
 
 
 QUEUE_SIZE = 10_000  # events that may wait for a tracker; further events are lost

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import re
 import time
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
 from xmcbench.errors import import_extra
-from xmcbench.tracking.tracker import ScalarTracker, settings
+from xmcbench.tracking import Point, Tracker, TrialProgress
 from xmcbench.trial.record import Record, Status
-from xmcbench.trial.trial import Trial
+from xmcbench.trial.trial import Trial, flatten
 
+SPENT = ("encoder_tokens", "device_seconds")
 URI = "MLFLOW_TRACKING_URI"
 KEY = "xmcbench.key"  # the tag that identifies the MLflow run of a resumed trial
 MAX_PARAMETERS = 100  # per call of MLflow
@@ -20,6 +22,41 @@ MAX_VALUE_LENGTH = 500  # characters of a parameter's value that every MLflow st
 STEPS = "steps"  # the horizontal axis: wandb's own step may not go back, but a resumed trial does
 SECONDS = 20  # to begin or to finish a run of wandb; without a limit an unreachable server holds the process for days
 INTERRUPTED = 255  # the exit code that wandb itself gives to a run that the user interrupts
+
+
+class ScalarTracker(Tracker):
+    """Writes values as they come: `train/loss`, `select/P@1`, `test/P@1`, `spent/encoder_tokens`."""
+
+    def __init__(self, store: Path) -> None:
+        super().__init__(store)
+        self._runs: dict[str, Any] = {}  # the tool's own, by key of the trial
+
+    def step(self, trial: Trial, progress: TrialProgress) -> None:
+        spent = progress.spent
+        values = {f"{progress.stage}/{name}": value for name, value in progress.metrics.items() if name != "step"}
+        values |= {f"spent/{name}": float(spent[name]) for name in SPENT if name in spent}
+        self._write(self._runs[trial.key], values, int(spent.get("steps", 0)))
+
+    def evaluation(self, trial: Trial, point: Point) -> None:
+        values = {f"select/{name}": value for name, value in point.metrics.items() if "@" in name}
+        self._write(self._runs[trial.key], values, point.steps or 0)
+
+    def end(self, trial: Trial, record: Record) -> None:
+        metrics = {f"test/{name}": value for name, value in record.metrics.items()}
+        self._end(self._runs.pop(trial.key), record, metrics, int(record.spent.get("steps", 0)))
+
+    @abstractmethod
+    def _write(self, run: Any, values: dict[str, float], step: int) -> None:
+        """Write values after so many steps."""
+
+    @abstractmethod
+    def _end(self, run: Any, record: Record, metrics: dict[str, float], step: int) -> None:
+        """Write the outcome: metrics on the test split, after so many steps."""
+
+
+def settings(trial: Trial) -> dict[str, str]:
+    """Everything that determines the trial's result, as text by dotted name."""
+    return {name: str(value) for name, value in flatten(trial.model_dump(mode="json", exclude={"label"}))}
 
 
 class TensorBoard(ScalarTracker):

@@ -8,8 +8,7 @@ from fakes.bench import Bench
 from tracking.scripted import CURVE, play
 
 from xmcbench.plugins.registry import Registry
-from xmcbench.tracking.tracker import settings
-from xmcbench_plugins.trackers.tools import KEY, URI, MLflow
+from xmcbench_plugins.trackers.tools import KEY, URI, MLflow, settings
 
 mlflow = pytest.importorskip("mlflow")
 pytest.importorskip("sqlalchemy")

@@ -15,10 +15,10 @@ from fakes.bench import Bench
 from tracking.scripted import CURVE, play
 
 from xmcbench.plugins.registry import Registry
-from xmcbench.tracking.tracker import Listener, settings
+from xmcbench.tracking.tracker import Listener
 from xmcbench.trial.record import Record
 from xmcbench_plugins.trackers import tools
-from xmcbench_plugins.trackers.tools import Wandb
+from xmcbench_plugins.trackers.tools import Wandb, settings
 
 wandb = pytest.importorskip("wandb")
 messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
