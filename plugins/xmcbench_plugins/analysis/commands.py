@@ -232,7 +232,7 @@ def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
     vectors = getattr(load_saved_model(store, record), "index_LD", None)
     if vectors is None:
         raise XMCBenchError(f"--similarity {run}: method {record.trial.method!r} has no label vectors")
-    from xmcbench.engine.search.index import mean_similarity
+    from xmcbench_plugins.analysis.similarity import mean_similarity
 
     return mean_similarity(vectors)
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 LARGE_SEARCH = 10**12  # pairs of a query and a label: a search for shortlists among more is approximate
 SAMPLE = 256  # queries that are also searched exactly, to measure the recall
-NEIGHBOURS = 10  # DEXML, Section C.7
 
 
 def build_index(
@@ -103,24 +102,3 @@ def measured_recall(
         found = index.top_k(queries_SD, k, exclude=excluded)
     hits = (np.isin(*rows).sum() for rows in zip(exact.indices, found.indices, strict=True))
     return float(sum(hits)) / exact.indices.size
-
-
-def mean_similarity(vectors_LD: Tensor) -> np.ndarray:
-    """[L] the mean cosine of each label with its `NEIGHBOURS` nearest other labels (all others if there are fewer).
-
-    Raises ValueError for fewer than two labels.
-    """
-    import torch
-
-    from xmcbench.engine.search.exact import ExactIndex
-
-    if (num_labels := len(vectors_LD)) < 2:
-        raise ValueError(f"{num_labels} labels have no neighbours, expected at least two")
-    near = min(NEIGHBOURS, num_labels - 1)
-    with torch.inference_mode():
-        unit_LD = torch.nn.functional.normalize(vectors_LD.to(torch.float32), dim=-1)
-        nearest = ExactIndex(unit_LD).top_k(unit_LD, near + 1)
-    itself = nearest.indices == np.arange(num_labels)[:, None]
-    itself[~itself.any(axis=1), -1] = True  # duplicates with lower ids pushed the label itself out: drop the last
-    similarity: np.ndarray = nearest.scores[~itself].reshape(num_labels, near).mean(axis=1)
-    return similarity

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from xmcbench.engine.search.index import mean_similarity
+from xmcbench_plugins.analysis.similarity import mean_similarity
 
 
 def test_it_is_the_mean_cosine_of_the_nearest_others() -> None:
