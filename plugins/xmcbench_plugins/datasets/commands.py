@@ -192,8 +192,8 @@ def prepare(
         bars.update(tasks["copy"], completed=1)
         directory = prepared_directory(find_source(name, data), data, cache)
         if encoder is not None:
-            from xmcbench.engine.encoders.build import prepare_tokens
             from xmcbench.files.atomic import atomic_write
+            from xmcbench_plugins.datasets.tokens import prepare_tokens
 
             lengths = prepare_tokens(dataset, encoder, cache, progress)
             content = {kind: spread.model_dump() for kind, spread in lengths.items()}
