@@ -39,17 +39,19 @@ BOARD = "board"  # the folder of the site that has the leaderboard's page
 # What plugins and notebooks use, by the pages and sections on it: names in `xmcbench`.
 API = {
     "api": {
-        "Running and looking": "run leaderboard load score api.Board api.Scored api.Picture",
+        "Running and looking": "run leaderboard compare predict show load score api.Board api.Scored api.Picture",
         "Methods": "Method MethodInfo Run trial.run.TrainingLog Progress Budget Ledger PassTooLargeError Predictions",
         "Registry and errors": "hookimpl register registry import_extra XMCBenchError",
     },
     "api-encoders": {
         "Dual encoders": "DualEncoder EmbeddingMethod upload",
         "Encoders": "encoders",
+        "Search": "search",
+    },
+    "api-losses": {
         "Losses": "losses",
         "Samplers": "sampling",
         "Label tables": "tables",
-        "Search": "search",
     },
     "api-data": {
         "Data": "data",
@@ -63,6 +65,7 @@ API = {
 API_TITLES = {
     "api": "Python API",
     "api-encoders": "Python API: dual encoders",
+    "api-losses": "Python API: losses, samplers, label tables",
     "api-data": "Python API: data, evaluation and other plugins",
 }
 API_NAMES = {name for sections in API.values() for names in sections.values() for name in names.split()}
