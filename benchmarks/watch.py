@@ -2,10 +2,13 @@
 
     python benchmarks/watch.py --markdown docs/budgets.md
 
-Steps of one training take turns: one is watched as always, the next is not. The ratio is the median over such pairs,
-so that single steps which other processes disturb do not count; a bootstrap over pairs gives its interval of 95 %.
+Watching costs something for each block of code that is watched and for each product in it. Both are measured alone,
+with products that are so small that nothing else takes time, and counted in each training: what they add to a step is
+known far more exactly than steps can be timed. As a check that nothing else costs time, steps of the training take
+turns too: one is watched as always, the next is not. The ratio is the median over such pairs, so that single steps
+which other processes disturb do not count; a bootstrap over pairs gives its interval of 95 %.
 
-Legend: P pairs of steps, R draws of the bootstrap.
+Legend: D vector dimensions, P pairs of steps, R draws of the bootstrap.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import median
@@ -22,6 +26,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import report as seconds
 import torch
 from report import options, put
 from tabulate import tabulate
@@ -34,6 +39,7 @@ from xmcbench_plugins.conformance.tiny_trial import TinyTrial
 
 MARK, DATASET = "<!-- table of watch.py -->", "catalog-1k"
 FIRST = 10  # steps that warm up
+BLOCKS, PRODUCTS = 1_000, 3_000  # in one of the turns that time them alone
 BATCH = {"batch_size": 512}
 STATIC: dict[str, Any] = {"encoder": "static", **BATCH}
 CASES: dict[str, tuple[dict[str, Any], int]] = {  # settings, steps
@@ -56,22 +62,43 @@ class Timed(TinyTrial):
         return load(self.dataset_name, self.folder, self.folder / "cache")
 
 
+@dataclass
+class Steps:
+    """What `in_turns` measures: processor seconds of the steps of each kind, and what was watched in a step."""
+
+    without: list[float] = field(default_factory=list)
+    watched: list[float] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    products: list[int] = field(default_factory=list)
+
+
 @contextmanager
-def in_turns() -> Iterator[tuple[list[float], list[float]]]:
-    """The processor seconds of every second training step of the block, not watched, and of the others, watched."""
-    seconds: tuple[list[float], list[float]] = ([], [])
-    step = Training.step
+def in_turns() -> Iterator[Steps]:
+    """Measure every second training step of the block without the watch, and the others with it."""
+    steps = Steps()
+    step, watch = Training.step, matrix_products.watched
+
+    def counted(charge: matrix_products.Charge) -> AbstractContextManager[None]:
+        def each(operations: int) -> None:
+            steps.products[-1] += 1
+            charge(operations)
+
+        steps.blocks[-1] += 1
+        return watch(each)
 
     def timed(training: Training, before: float) -> dict[str, float]:
-        watched = training.run.ledger.steps % 2
-        with nullcontext() if watched else unwatched():
+        watched = bool(training.run.ledger.steps % 2)
+        if watched:
+            steps.blocks.append(0)
+            steps.products.append(0)
+        with patch.object(matrix_products, "watched", counted) if watched else unwatched():
             start = time.process_time()
             measured = step(training, before)
-            seconds[watched].append(time.process_time() - start)
+            (steps.watched if watched else steps.without).append(time.process_time() - start)
         return measured
 
     with patch.object(Training, "step", timed):
-        yield seconds
+        yield steps
 
 
 @contextmanager
@@ -79,6 +106,29 @@ def unwatched() -> Iterator[None]:
     """Neither a block around this one watches the products in it, nor does one within it."""
     with matrix_products.unwatched(), patch.object(matrix_products, "watched", lambda _: nullcontext()):
         yield
+
+
+def microseconds() -> tuple[float, float]:
+    """What a watched block adds, and what each product in it does, forward or backward."""
+    weights_DD = torch.zeros(8, 8, requires_grad=True)
+    charged: list[int] = []
+
+    def products() -> None:
+        for _ in range(PRODUCTS // 3):  # one forward, two backward
+            (weights_DD @ weights_DD).sum().backward()  # type: ignore[no-untyped-call]
+
+    def blocks() -> None:
+        for _ in range(BLOCKS):
+            with matrix_products.watched(charged.append):
+                pass
+
+    def watched_products() -> None:
+        with matrix_products.watched(charged.append):
+            products()
+
+    cases = {"blocks": blocks, "products": products, "watched": watched_products}
+    taken = seconds.in_turns(cases, repeats=30, clock=time.process_time, of=median)
+    return 1e6 * taken["blocks"] / BLOCKS, 1e6 * (taken["watched"] - taken["products"]) / PRODUCTS
 
 
 def ratio(without: list[float], watched: list[float]) -> tuple[float, float, float]:
@@ -90,26 +140,50 @@ def ratio(without: list[float], watched: list[float]) -> tuple[float, float, flo
     return float(np.median(ratios_P)), float(low), float(high)
 
 
+def words(rows: list[dict[str, Any]], block: float, product: float) -> str:
+    """What the table says."""
+    largest = max(rows, key=lambda row: row["share %"])
+    above = [row["training"] for row in rows if float(row["95 %"].split()[0]) > 1]
+    slower = f"significantly above 1 for {', '.join(above)}" if above else "not significantly above 1 for any of them"
+    return (
+        f"A block takes {block:.0f} and a product {product:.0f} microseconds more. Together they add at most "
+        f"{largest['share %']:.2f} % to a step, in {largest['training']}. The ratio of timed steps is {slower}."
+    )
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--cases", nargs="*", default=[*CASES], choices=CASES, metavar="CASE")
     given = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
+    block, product = microseconds()
     with tempfile.TemporaryDirectory() as folder:
         for name in given.cases:
-            settings, steps = CASES[name]
-            with in_turns() as (without, watched):
-                Timed(name.split()[0].rstrip(","), settings, Path(folder), DATASET, budget=Budget(steps=steps)).fit()
-            middle, low, high = ratio(without, watched)
-            interval, milliseconds = f"{low:.3f} to {high:.3f}", 1000 * median(without)
+            settings, count = CASES[name]
+            with in_turns() as steps:
+                Timed(name.split()[0].rstrip(","), settings, Path(folder), DATASET, budget=Budget(steps=count)).fit()
+            middle, low, high = ratio(steps.without, steps.watched)
+            blocks, products, milliseconds = median(steps.blocks), median(steps.products), 1e3 * median(steps.without)
             rows.append(
-                {"training": name, "steps": steps, "ms a step": milliseconds, "ratio": middle, "95 %": interval}
+                {
+                    "training": name,
+                    "steps": count,
+                    "ms a step": milliseconds,
+                    "blocks": blocks,
+                    "products": products,
+                    "share %": (block * blocks + product * products) / milliseconds / 10,
+                    "ratio": middle,
+                    "95 %": f"{low:.3f} to {high:.3f}",
+                }
             )
             print(rows[-1], file=sys.stderr, flush=True)
-    print(tabulate(rows, headers="keys", floatfmt=("", "", ".1f", ".3f", "")))
+    formats = ("", "", ".1f", ".0f", ".0f", ".2f", ".3f", "")
+    said = words(rows, block, product)
+    print(tabulate(rows, headers="keys", floatfmt=formats), said, sep="\n\n")
     if given.markdown:
-        put(tabulate(rows, headers="keys", tablefmt="pipe", floatfmt=("", "", ".1f", ".3f", "")), given.markdown, MARK)
+        table = tabulate(rows, headers="keys", tablefmt="pipe", floatfmt=formats)
+        put(f"{table}\n\n{said}", given.markdown, MARK)
 
 
 if __name__ == "__main__":
