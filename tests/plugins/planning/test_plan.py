@@ -122,7 +122,7 @@ def test_a_folder_that_is_no_encoder_ends_a_dry_run(
         (
             {"method": "dexml", "search": "faiss-hnsw"},
             "faiss",
-            "search: faiss-hnsw needs faiss, which cannot be imported",
+            "search: faiss-hnsw with vectors: float32 needs faiss, which cannot be imported",
         ),
         ({"method": "dexml", "encoder": {"name": "minilm", "lora": {}}}, "peft", "lora needs peft, which cannot be"),
     ],
