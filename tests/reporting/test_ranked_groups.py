@@ -5,6 +5,7 @@ from statistics import fmean, stdev
 import pytest
 
 from xmcbench.errors import UnknownNameError
+from xmcbench.plugins.registry import registry
 from xmcbench.reporting.leaderboard_text import render
 from xmcbench.reporting.make_rows import recorded_metrics
 from xmcbench.reporting.ranked_groups import leaderboard
@@ -120,6 +121,19 @@ def test_results_of_older_code_are_marked() -> None:
     assert rows == ["new", "old‡", "other‡", "sole"]
     reasons = f"engine {ENGINE_VERSION - 1}, now {ENGINE_VERSION}; method 1, now 2"
     assert f"‡: a result of older code ({reasons}); `xmcbench run` trains it again." in table.notes
+
+
+def test_a_result_of_older_code_than_is_installed_is_marked_though_no_newer_one_is_there() -> None:
+    """Also where its settings are those of an older version."""
+    version = registry().method("sparse-ranker").thing.info.version
+    for config in ({}, {"a setting that": "left"}):
+        row, same = (
+            leaderboard([record("own", method="sparse-ranker", config=config, versions={"method": number})])
+            .groups[0]
+            .rows[0]
+            for number in (version - 1, version)
+        )
+        assert (row.older, same.older) == (f"method {version - 1}, now {version}", "")
 
 
 def test_an_older_result_of_the_same_configuration_has_the_same_name() -> None:

@@ -20,6 +20,7 @@ from xmcbench.reporting.words import chosen_on
 from xmcbench.trial.alike import by_result, code_name, redefined, several_codes, superseded
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.facts import why_ended
+from xmcbench.trial.method import installed_versions
 from xmcbench.trial.provenance import evaluator_digests
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import flatten
@@ -37,15 +38,17 @@ def recorded_metrics(records: Iterable[Record]) -> tuple[str, ...]:
 
 
 def newest_versions(records: Iterable[Record]) -> dict[str, Versions]:
-    """By method: the newest version of each part of the code that `records` depend on."""
-    installed = {
+    """By method: the newest version of each part of the code that `records` depend on, installed or in a record."""
+    harness = {
         "engine": ENGINE_VERSION,
         "selection": SELECTION_VERSION,
         charge_part("device_seconds"): SECONDS_VERSION,
     }
-    versions: dict[str, Versions] = defaultdict(lambda: installed)
-    for record in records:
-        versions[record.trial.method] = newest(versions[record.trial.method], record.trial.versions)
+    versions: dict[str, Versions] = defaultdict(lambda: harness)
+    for (method, _), alike in grouped(records, lambda one: (one.trial.method, str(one.trial.versions))).items():
+        trial = alike[0].trial
+        here = installed_versions(trial, trial.budget.spending())
+        versions[method] = newest(newest(versions[method], trial.versions), here)
     return versions
 
 

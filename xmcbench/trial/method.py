@@ -242,20 +242,22 @@ def code_versions(kind: type[Method], config: Method.Config, budget: Budget) -> 
     return kind.versions(config) | kind.charge_versions(config, budget.spending())
 
 
-def charges_anew(trial: Trial, limit: str) -> bool:
-    """Whether the method of a stored trial is charged otherwise for `limit` than in its first version.
+def installed_versions(trial: Trial, limits: Collection[str]) -> dict[str, int]:
+    """The versions that the installed code has for the settings of a stored trial within `limits`, by part.
 
-    False where the method is not here.
+    Empty if its method is not here. Settings of an older version, which the code no longer takes, say nothing of parts
+    beside the method.
     """
     try:
         kind: type[Method] = registry().method(trial.method, trial.distribution).thing
     except UnknownNameError:
-        return False
+        return {}
     try:
         config = kind.Config.model_validate(trial.config)
-    except ValidationError:  # the settings of an older version
-        return limit in kind.info.charges
-    return bool(kind.charge_versions(config, {limit}))
+    except ValidationError:
+        charges = {charge_part(limit): version for limit, version in kind.info.charges.items() if limit in limits}
+        return {"method": kind.info.version, **charges}
+    return kind.versions(config) | kind.charge_versions(config, limits)
 
 
 def build_method(trial: Trial) -> Method:

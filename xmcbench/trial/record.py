@@ -23,7 +23,7 @@ from xmcbench.trial.budget import OPERATIONS, Clock, Ledger
 from xmcbench.trial.facts import Choice, Chosen, RecordedChoice, RecordedEnd, is_lower
 from xmcbench.trial.record_fields import CODE_FORM, Amount, Count, Fraction, Frozen, Point, Provenance
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
-from xmcbench.trial.versions import Versions, older_parts
+from xmcbench.trial.versions import Versions, charge_part, older_parts
 
 RESAMPLING_VERSION = 2  # of the draws in evaluation/bootstrap.py; replicates of different versions are not paired
 METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; values of different versions are not comparable
@@ -189,9 +189,10 @@ class Record(Frozen):
         outside = self.spent.get("fit_children_cpu_seconds", 0.0) > OUTSIDE * self.spent.get("fit_cpu_seconds", 0.0)
         unknown = {name for name in COUNTED if outside and not self.spent.get(name)}
         if "module_flops" not in self.spent and self.spent.get("flops"):
-            from xmcbench.trial.method import charges_anew  # imports numpy
+            from xmcbench.trial.method import installed_versions  # imports numpy
 
-            unknown |= {"flops", "module_flops"} if charges_anew(self.trial, "flops") else set()
+            anew = charge_part("flops") in installed_versions(self.trial, {"flops"})
+            unknown |= {"flops", "module_flops"} if anew else set()
         return frozenset(unknown)
 
     @property
