@@ -5,6 +5,12 @@
 `--set budget.flops=5e12` shortens the training of the transformers; `--dataset NAME` asks for other datasets than those
 of the suites. Trains what the store lacks, and prints what
 `xmcbench answer-cost` says of the models, in one thread.
+
+    python benchmarks/answer_cost.py --large FOLDER --markdown docs/serving.md
+
+asks instead a static encoder of `benchmarks/growth.py` with 1.3 million labels, which it trains for four steps in
+FOLDER if none is there, with each kind of label vectors. Time, memory and recall of its rows mean something, its
+quality does not.
 """
 
 from __future__ import annotations
@@ -15,13 +21,16 @@ import sys
 from pathlib import Path
 
 import yaml
+from growth import Place, run_stage, runner_of
 from report import END, options, put
 
 import xmcbench as xb
 
 SUITES = [Path(__file__).parents[1] / "suites" / "real" / f"{name}.yaml" for name in ("serving", "serving-minilm")]
 MARK = "<!-- table of answer_cost.py -->"
+LARGE = "<!-- table of answer_cost.py --large -->"
 SEARCHES = "exact,faiss-hnsw,faiss-ivf"
+VECTORS = "float32,bf16,int8,pq"
 
 
 def main() -> None:
@@ -37,7 +46,11 @@ def main() -> None:
         "--without", action="append", default=[], metavar="LABEL", help="a method to leave out; repeatable"
     )
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="also draw quality against milliseconds")
+    parser.add_argument("--large", type=Path, metavar="FOLDER", help="the table with 1.3 million labels instead")
     given = parser.parse_args()
+    if given.large:
+        told(large(given.large.absolute(), given.texts), given.markdown, LARGE)
+        return
     places: dict[str, Path] = {"data": given.data, "store": given.store}
     keys = dict[tuple[str, str], str]()  # by dataset and label; both suites have `popular`
     for suite in SUITES:
@@ -49,9 +62,25 @@ def main() -> None:
     figures = ["--figures", str(given.figures)] if given.figures else []
     measuring = ["--search", SEARCHES, "--texts", str(given.texts), *figures]
     text = answer_cost(*keys.values(), *measuring, *(f"--{name}={path}" for name, path in places.items()))
+    told(text, given.markdown, MARK)
+
+
+def large(folder: Path, texts: int) -> str:
+    """What the answers of an encoder with 1.3 million labels cost with each kind of label vectors."""
+    place = Place("1.3m", "5k", folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    run_stage("in-batch", place)
+    key = runner_of("in-batch", place).trials()[0].key
+    measuring = ["--search", "exact,faiss-ivf", "--vectors", VECTORS, "--texts", str(texts)]
+    os.environ["XMCBENCH_CACHE"] = str(folder)
+    return answer_cost(key, *measuring, "--data", str(folder), "--store", str(place.store))
+
+
+def told(text: str, document: Path | None, mark: str) -> None:
+    """Print a table, and put it into the document."""
     print(text)
-    if given.markdown:
-        put(f"```text\n{text.rstrip()}\n```", given.markdown, MARK, END)
+    if document:
+        put(f"```text\n{text.rstrip()}\n```", document, mark, END)
 
 
 def answer_cost(*arguments: str) -> str:
