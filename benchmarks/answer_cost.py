@@ -71,7 +71,7 @@ def large(folder: Path, texts: int) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     run_stage("in-batch", place)
     key = runner_of("in-batch", place).trials()[0].key
-    measuring = ["--search", "exact,faiss-ivf", "--vectors", VECTORS, "--texts", str(texts)]
+    measuring = ["--search", "exact", "--vectors", VECTORS, "--texts", str(texts)]
     os.environ["XMCBENCH_CACHE"] = str(folder)
     return answer_cost(key, *measuring, "--data", str(folder), "--store", str(place.store))
 
