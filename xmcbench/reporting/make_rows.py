@@ -20,7 +20,6 @@ from xmcbench.reporting.words import chosen_on
 from xmcbench.trial.alike import by_result, code_name, redefined, several_codes, superseded
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.facts import why_ended
-from xmcbench.trial.method import installed_versions
 from xmcbench.trial.provenance import evaluator_digests
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import flatten
@@ -46,6 +45,8 @@ def newest_versions(records: Iterable[Record]) -> dict[str, Versions]:
     }
     versions: dict[str, Versions] = defaultdict(lambda: harness)
     for (method, _), alike in grouped(records, lambda one: (one.trial.method, str(one.trial.versions))).items():
+        from xmcbench.trial.method import installed_versions  # imports numpy, which tables of papers do without
+
         trial = alike[0].trial
         here = installed_versions(trial, trial.budget.spending())
         versions[method] = newest(newest(versions[method], trial.versions), here)
