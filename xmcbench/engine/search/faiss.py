@@ -44,7 +44,30 @@ def cluster_flops(num_queries: int, num_labels: int, dimension: int) -> int:
     return 2 * dimension * (built + searched)
 
 
-class FaissIndex(Index):
+class InFaiss(Index):
+    """Labels that faiss searches: in `index`, a graph or not, of which it finds at most `most` for a query."""
+
+    index: Any
+    graph: bool
+    most: int
+
+    def found(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> tuple[np.ndarray, np.ndarray]:
+        """[B, M] the scores and labels that faiss finds; -1 for no label, or an excluded one.
+
+        It searches for as many more labels as are excluded.
+        """
+        excluded = None if exclude is None else binary(exclude)
+        more = 0 if excluded is None else int(np.diff(excluded.indptr).max())
+        wanted = min(self.most, k + SPARE + more)
+        if self.graph:
+            self.index.hnsw.efSearch = max(BREADTH, wanted)
+        scores_BM, labels_BM = self.index.search(array(queries_BD), wanted)
+        if excluded is not None:
+            labels_BM[contains(excluded, labels_BM)] = -1
+        return scores_BM, labels_BM
+
+
+class FaissIndex(InFaiss):
     """Float32 label vectors in a graph on the CPU, or in clusters, on the GPUs if faiss has any.
 
     On GPUs it finds at most `MOST_ON_GPU` labels of a query, those that are excluded among them.
@@ -69,17 +92,10 @@ class FaissIndex(Index):
         self.index.add(vectors_LD)
 
     def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
-        """Faiss searches for as many more labels as are excluded. Raises XMCBenchError if it cannot find `k` there."""
+        """Raises XMCBenchError if faiss cannot find `k` labels on a GPU."""
         if k > self.most:
             raise XMCBenchError(f"faiss finds at most {self.most:,} labels of a query on a GPU, asked for {k:,}")
-        excluded = None if exclude is None else binary(exclude)
-        most = 0 if excluded is None else int(np.diff(excluded.indptr).max())
-        wanted = min(self.most, k + SPARE + most)
-        if self.graph:
-            self.index.hnsw.efSearch = max(BREADTH, wanted)
-        _, labels_BM = self.index.search(array(queries_BD), wanted)
-        if excluded is not None:
-            labels_BM[contains(excluded, labels_BM)] = -1
+        _, labels_BM = self.found(queries_BD, k, exclude)
         nominated_BM = torch.from_numpy(labels_BM).to(self.labels_LD.device)
         return rank(queries_BD, self.labels_LD, nominated_BM, k)
 

@@ -14,9 +14,8 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from xmcbench.data.pairs import binary, contains
-from xmcbench.engine.search.exact import SPARE, Index, keys
-from xmcbench.engine.search.faiss import BREADTH, LINKS, array, num_clusters, with_links, with_probes
+from xmcbench.engine.search.exact import keys
+from xmcbench.engine.search.faiss import LINKS, InFaiss, array, num_clusters, with_links, with_probes
 from xmcbench.engine.search.kinds import Backend, VectorKind
 from xmcbench.errors import XMCBenchError, import_extra
 
@@ -25,7 +24,7 @@ CODES = 256  # values of that byte; faiss learns them from at least as many labe
 BYTES = {"float32": 4, "bf16": 2, "int8": 1}  # of a number
 
 
-class RoundedIndex(Index):
+class RoundedIndex(InFaiss):
     """All labels, a graph or clusters of them, with vectors that are rounded to `vectors`, on the CPU.
 
     Raises `XMCBenchError` without faiss, and where fewer than `CODES` labels should be product-quantised.
@@ -39,21 +38,13 @@ class RoundedIndex(Index):
             raise XMCBenchError(
                 f"vectors: pq needs at least {CODES} labels with different vectors, found {len(labels_LD)}"
             )
-        self.graph, vectors_LD = backend == "faiss-hnsw", array(labels_LD)
+        self.graph, self.most, vectors_LD = backend == "faiss-hnsw", len(labels_LD), array(labels_LD)
         self.index = _empty(faiss, backend, vectors, *labels_LD.shape)
         self.index.train(vectors_LD)
         self.index.add(vectors_LD)
 
     def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
-        """Faiss searches for as many more labels as are excluded."""
-        excluded = None if exclude is None else binary(exclude)
-        most = 0 if excluded is None else int(np.diff(excluded.indptr).max())
-        wanted = min(len(self.labels_LD), k + SPARE + most)
-        if self.graph:
-            self.index.hnsw.efSearch = max(BREADTH, wanted)
-        scores_BM, labels_BM = self.index.search(array(queries_BD), wanted)
-        if excluded is not None:
-            labels_BM[contains(excluded, labels_BM)] = -1
+        scores_BM, labels_BM = self.found(queries_BD, k, exclude)
         scores_BM[labels_BM < 0] = -np.inf
         device = self.labels_LD.device
         keys_BM = keys(torch.from_numpy(scores_BM).to(device), torch.from_numpy(labels_BM).to(device))
