@@ -88,28 +88,31 @@ class _Loader(yaml.CSafeLoader):  # libyaml: eight times as fast
 
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         """Text, a finite number, a boolean or None."""
-        start = f"{self._place(node)}: {dotted(path)}: " if path else f"{self._place(node)}: "
         if self._exact and node.tag == f"{_TAG}float":
             node.tag = f"{_TAG}str"  # `52.20` keeps its zero
         if node.tag not in _SCALARS:
             name = node.tag.replace(_TAG, "!!")
-            raise XMCBenchError(f"{start}found the tag {shown(name)}, expected text, a number, true, false or null")
+            raise self._refused(node, path, f"the tag {shown(name)}", "text, a number, true, false or null")
         if node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
-            raise XMCBenchError(
-                f"{start}found a number of {len(node.value):,} characters, expected at most {MAX_DIGITS}"
-            )
+            length = f"a number of {len(node.value):,} characters"
+            raise self._refused(node, path, length, f"at most {MAX_DIGITS}")
         try:
             value = self.construct_object(node)
         except (ValueError, LookupError, ArithmeticError):
             kind = node.tag.removeprefix(_TAG)
-            raise XMCBenchError(f"{start}found {shown(node.value)}, expected a value of type {kind}") from None
+            raise self._refused(node, path, shown(node.value), f"a value of type {kind}") from None
         if isinstance(value, float) and not abs(value) <= MAX_NUMBER:
-            raise XMCBenchError(f"{start}found {shown(node.value)}, expected a finite number of at most {MAX_NUMBER:g}")
+            raise self._refused(node, path, shown(node.value), f"a finite number of at most {MAX_NUMBER:g}")
         if isinstance(value, int) and abs(value) >= MAX_INTEGER:
-            raise XMCBenchError(f"{start}found {shown(node.value)}, expected a whole number of at most 64 bits")
+            raise self._refused(node, path, shown(node.value), "a whole number of at most 64 bits")
         if self._has_secret and is_secret(str(path[-1]) if path else "", value):
-            raise XMCBenchError(f"{start}found a secret, expected it in an environment variable and not in a file")
+            raise self._refused(node, path, "a secret", "it in an environment variable and not in a file")
         return value
+
+    def _refused(self, node: yaml.Node, path: KeyPath, found: str, expected: str) -> XMCBenchError:
+        """The error of a value, with its line and key."""
+        key = f"{dotted(path)}: " if path else ""
+        return XMCBenchError(f"{self._place(node)}: {key}found {found}, expected {expected}")
 
     def _place(self, node: yaml.Node) -> str:
         return f"{self._name}:{node.start_mark.line + 1}"
