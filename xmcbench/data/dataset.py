@@ -135,3 +135,8 @@ class Dataset:
 
     def training_data(self) -> TrainingData:
         return TrainingData(self.card, self.train.texts, self.train.targets, self.label_texts, self.ignore_train)
+
+    def tested_on(self, rows: np.ndarray) -> Dataset:
+        """The same data with only the test queries in `rows`, in that order."""
+        test = Split(take(self.test.texts, rows), self.test.targets[rows])
+        return replace(self, test=test, ignore_test=self.ignore_test[rows])

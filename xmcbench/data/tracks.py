@@ -99,13 +99,8 @@ def _completion(whole: Dataset, share: float, draws: Draws) -> Dataset:
     train, ignore_train = _give(whole.train, whole.ignore_train, whole.label_texts, share, draws)
     test, ignore_test = _give(whole.test, whole.ignore_test, whole.label_texts, share, draws)
     given = np.flatnonzero(np.diff(whole.test.targets.indptr) > 1)
-    return replace(
-        whole,
-        train=train,
-        ignore_train=ignore_train,
-        test=Split(take(test.texts, given), test.targets[given]),
-        ignore_test=ignore_test[given],
-    )
+    left = replace(whole, train=train, ignore_train=ignore_train, test=test, ignore_test=ignore_test)
+    return left.tested_on(given)
 
 
 RULES: dict[str, Rule] = {  # by the names of the tracks: N stands for a whole number, S for a share

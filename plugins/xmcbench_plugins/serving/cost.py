@@ -22,6 +22,7 @@ from xmcbench.runs.terminal import echo, listing, patience
 if TYPE_CHECKING:
     import numpy as np
 
+    from xmcbench.evaluation.evaluator import Scores
     from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
@@ -38,7 +39,9 @@ class Cost:
 
     name: str
     dataset: str
-    metrics: dict[str, float]  # of the record, in 0..1
+    metrics: dict[str, float]  # in 0..1
+    interval: tuple[float, float] | None  # of the first metric, 95 % over texts; None: its evaluator gives none
+    scored: int  # test texts that the metrics are of
     alone_ms: float  # of a text that is asked alone, the median over texts
     slow_ms: float  # below it are 99 of 100 texts
     per_second: float  # texts in one batch
@@ -69,16 +72,23 @@ class Cost:
 
 def answer_cost(
     runs: Annotated[list[str], Argument(metavar="RUN ...", help="Trials with a model: keys, labels or dataset/label.")],
-    metrics: Annotated[str, Option(help="Metrics of the record; the first one decides.")] = "P@5,R@100",
+    metrics: Annotated[str, Option(help="Metrics of quality; the first one decides.")] = "P@5,R@100",
     texts: Annotated[int, Option(min=10, metavar="N", help="Test texts that are asked alone.")] = 300,
-    batch: Annotated[int, Option(min=10, metavar="N", help="Test texts that are asked in one batch.")] = 2000,
+    batch: Annotated[
+        int,
+        Option(
+            min=10,
+            metavar="N",
+            help="Test texts that are asked in one batch. With --search or --vectors, the quality of all models is "
+            "that of their answers to these texts; otherwise it is that of the record.",
+        ),
+    ] = 2000,
     k: Annotated[int, Option("-k", min=1, help="Labels per text.")] = 10,
     search: Annotated[
         str,
         Option(
             metavar="NAMES",
-            help="Measure encoders with each of these searches, as in exact,faiss-hnsw,faiss-ivf; the metrics stay "
-            "those of the trial's own.",
+            help="Measure encoders with each of these searches, as in exact,faiss-hnsw,faiss-ivf.",
             show_default="the trial's own",
         ),
     ] = "",
@@ -86,8 +96,7 @@ def answer_cost(
         str,
         Option(
             metavar="NAMES",
-            help="Measure encoders with each of these kinds of label vectors, as in float32,bf16,int8,pq; the metrics "
-            "stay those of the trial's own.",
+            help="Measure encoders with each of these kinds of label vectors, as in float32,bf16,int8,pq.",
             show_default="the trial's own",
         ),
     ] = "",
@@ -121,7 +130,7 @@ def answer_cost(
     costs = []
     for number, (record, change) in enumerate(asked, start=1):
         with patience(f"[{number}/{len(asked)}] {' '.join((record.trial.label, *change.values()))}"):
-            costs.append(_alone(record, change, wanted, texts, batch, k, store, data))
+            costs.append(_alone(record, change, bool(search or vectors), wanted, texts, batch, k, store, data))
     datasets = {name: [one for one in costs if one.dataset == name] for name in dict.fromkeys(c.dataset for c in costs)}
     idle = {record.trial.label: parts for record in records if (parts := idle_parts(record))}
     never = "\n".join(f"{label}: never ran: {', '.join(parts)}." for label, parts in idle.items())
@@ -166,6 +175,7 @@ def _alone(record: Record, change: dict[str, str], *given: Any) -> Cost:
 def measured(
     key: str,
     change: dict[str, str],
+    answers: bool,
     metrics: Sequence[str],
     texts: int,
     batch: int,
@@ -173,7 +183,10 @@ def measured(
     store: Path,
     data: Path,
 ) -> Cost:
-    """Load the model of a trial in this process and have it answer, with these settings changed."""
+    """Load the model of a trial in this process and have it answer, with these settings changed.
+
+    `answers`: its quality is that of its answers to the batch, not that of the record.
+    """
     import numpy as np
 
     from xmcbench.runs.saved_model import checked_model
@@ -183,16 +196,11 @@ def measured(
 
     place, start = Store(store), time.perf_counter()
     record = _record(place, key)
-
-    def loaded() -> Trained:
-        model = trained_model(place, record, data)
-        if change:
-            model.method.config = model.method.config.model_copy(update=change)
-        return model
-
-    model = loaded()
+    model = trained_model(place, record, data)
+    changed = _change(model, change)
     cut = None if model.calibration is None else model.calibration.cut
-    asked = [model.dataset.test.texts[at] for at in _spread(len(model.dataset.test.texts), batch)]
+    rows = _spread(len(model.dataset.test.texts), batch)
+    asked = [model.dataset.test.texts[at] for at in rows]
     alone = [asked[at] for at in _spread(len(asked), texts)]
     with model.method.resident():
         model.rank(alone[:1], k, cut)
@@ -205,13 +213,18 @@ def measured(
         model.rank(asked, k, cut)
         per_second = len(asked) / (time.perf_counter() - before)
         memory, found = resident_bytes(os.getpid()), model.method.predict(alone, k)
-    exact = loaded().method.predict_exactly(alone, k)  # a resident model may have rounded its vectors
+        scores = _of_answers(place, model, changed, rows, metrics) if answers else record
+    whole = trained_model(place, record, data)  # a resident model may have rounded its vectors
+    _change(whole, change)
+    exact = whole.method.predict_exactly(alone, k)
     parts = [_record(place, part.key) for part in record.parts]
     files = [path for one in (record, *parts) for path in checked_model(one, place).rglob("*") if path.is_file()]
     return Cost(
         name=", ".join((record.trial.label, *change.values())),
         dataset=record.trial.dataset,
-        metrics={name: record.metrics[name] for name in metrics},
+        metrics={name: scores.metrics[name] for name in metrics},
+        interval=scores.intervals.get(metrics[0]),
+        scored=len(rows) if answers else len(model.dataset.test.texts),
         alone_ms=1000 * float(np.median(seconds)),
         slow_ms=1000 * float(np.percentile(seconds, 99)),
         per_second=per_second,
@@ -221,6 +234,29 @@ def measured(
         recall=None if exact is None else _recall(found, exact),
         lower_is_better=record.lower_is_better,
     )
+
+
+def _change(model: Trained, change: dict[str, str]) -> bool:
+    """Change settings of the model; whether any of them was another one."""
+    changed = any(getattr(model.method.config, name) != value for name, value in change.items())
+    if change:
+        model.method.config = model.method.config.model_copy(update=change)
+    return changed
+
+
+def _of_answers(store: Store, model: Trained, changed: bool, rows: np.ndarray, metrics: Sequence[str]) -> Scores:
+    """The quality of the answers to these test texts: those in the store, or new ones of a model that was changed."""
+    from xmcbench.evaluation.evaluator import find_evaluators, score_predictions, stored_predictions
+    from xmcbench.runs.predicting import predict_test
+    from xmcbench.trial.predictions import Predictions
+
+    part = model.dataset.tested_on(rows)
+    if changed:
+        predictions, _ = predict_test(model.method, part.test.texts, part.ignore_test)
+    else:
+        whole = stored_predictions(store, model.record, model.dataset)
+        predictions = Predictions(whole.indices[rows], whole.scores[rows])
+    return score_predictions(predictions, part, metrics, find_evaluators(metrics))
 
 
 def _record(store: Store, key: str) -> Record:
@@ -272,14 +308,18 @@ def shown(costs: Sequence[Cost]) -> str:
     rows = []
     for one, first in zip(ordered, on_front(ordered), strict=True):
         recall = "-" if one.recall is None else "{:.1f} ({:.1f} to {:.1f})".format(*(100 * x for x in one.recall))
+        values = [f"{100 * one.metrics[name]:.2f}" for name in names]
+        values[0] += "" if one.interval is None else " ({:.1f} to {:.1f})".format(*(100 * x for x in one.interval))
         rows.append((
-            one.name + ("*" if first else ""), *(f"{100 * one.metrics[name]:.2f}" for name in names),
+            one.name + ("*" if first else ""), *values,
             f"{one.alone_ms:.1f}", f"{one.slow_ms:.1f}", f"{one.per_second:,.0f}", f"{one.first_seconds:.1f}",
             f"{one.memory / MEGA:,.0f} MB", f"{one.disk / MEGA:,.1f} MB", recall,
         ))  # fmt: skip
     table = listing(rows, ("model", *titles, *HEADINGS), colalign=("left", *["right"] * (len(names) + len(HEADINGS))))
     note = f"* no other model has as good a {names[0]} in less time."
-    return "\n\n".join([f"{costs[0].dataset}, milliseconds of a text that is asked alone", table, note, advice(costs)])
+    quality = f"quality of {costs[0].scored:,} test texts"
+    head = f"{costs[0].dataset}: {quality}, milliseconds of a text that is asked alone"
+    return "\n\n".join([head, table, note, advice(costs)])
 
 
 def advice(costs: Sequence[Cost]) -> str:

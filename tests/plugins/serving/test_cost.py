@@ -16,7 +16,8 @@ METRIC = "P@5"
 
 
 def cost(name: str, quality: float, milliseconds: float, lower: tuple[str, ...] = ()) -> Cost:
-    return Cost(name, "made", {METRIC: quality}, milliseconds, milliseconds, 1.0, 1.0, 0, 0, None, lower)
+    times = milliseconds, milliseconds, 1.0, 1.0
+    return Cost(name, "made", {METRIC: quality}, None, 10, *times, 0, 0, None, lower)
 
 
 COSTS = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 150)), min_size=1, max_size=8).map(
@@ -84,11 +85,37 @@ def test_models_answer_and_an_approximate_search_says_what_it_misses(
     assert " to " in rows["encoder, faiss-hnsw"]
     drawn = (bench.root / "figures" / "answer-cost-fake-20.svg").read_text(encoding="utf-8")
     assert all(f"<!-- {name} -->" in drawn for name in rows)
-    code, printed, _ = told(capsys, *asked, "--search", "exact", "--vectors", "float32,bf16")
+    few = ("--batch", "10", "--search", "exact", "--vectors", "float32,bf16")
+    code, printed, _ = told(capsys, *asked, *few)
+    assert "fake-20: quality of 10 test texts" in printed
     rows = {line.split("  ")[0].rstrip("*"): line for line in printed.splitlines() if " MB " in line}
     assert (code, set(rows)) == (0, {"encoder, exact, float32", "encoder, exact, bf16", "popular"})
     assert rows["encoder, exact, float32"].endswith(" -")
     assert " to " in rows["encoder, exact, bf16"]
+
+
+@pytest.mark.long
+def test_rounded_vectors_have_the_quality_of_their_answers(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial with the setting `vectors: pq` knows it of all test texts."""
+    pytest.importorskip("faiss")
+    monkeypatch.setenv("XMCBENCH_PLUGINS", f"{TRUSTED},xmcbench")
+    plain = {"method": "dexml", "encoder": "static", "negatives": "in-batch", "batch_size": 32}
+    methods = {"plain": plain, "rounded": plain | {"vectors": "pq"}, "popular": {"method": "popular"}}
+    suite = bench.suite(methods, datasets=["catalog-2k-test-100"], budget={"steps": 30})
+    records = bench.run(suite, debug=True)
+    known = {label: f"{100 * record.metrics['nDCG@5']:.2f}" for label, record in records.items()}
+    assert len(set(known.values())) == 3
+    asked = ("plain", "popular", "--vectors", "float32,pq", "--texts", "10", "--metrics", "nDCG@5,P@5")
+    code, printed, _ = told(capsys, "answer-cost", *asked, *bench.places)
+    lines = [line.partition("  ") for line in printed.splitlines() if " MB " in line]
+    rows = {name.rstrip("*"): values.split() for name, _, values in lines}
+    own = [rows[name][0] for name in ("plain, float32", "plain, pq", "popular")]
+    assert (code, own) == (0, [known["plain"], known["rounded"], known["popular"]])
+    low, high = (100 * edge for edge in records["rounded"].intervals["nDCG@5"])
+    assert rows["plain, pq"][1:4] == [f"({low:.1f}", "to", f"{high:.1f})"]
+    assert "catalog-2k-test-100: quality of 100 test texts" in printed
 
 
 def test_a_part_of_a_method_that_never_ran_is_said(
