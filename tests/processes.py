@@ -1,9 +1,10 @@
-"""Whether processes have ended, and waiting until they have."""
+"""Whether processes have ended, waiting until they have, and the files in their memory."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
@@ -40,3 +41,14 @@ def command_line(pid: int) -> str:
         return " ".join(psutil.Process(pid).cmdline())
     except psutil.Error:
         return ""
+
+
+def mapped(path: Path) -> int:
+    """Bytes of mappings of a file that are in this process's memory."""
+    size, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if not line.partition(":")[0].isidentifier():
+            ours = line.endswith(str(path))
+        elif ours and line.startswith("Rss:"):
+            size += 1024 * int(line.split()[1])
+    return size

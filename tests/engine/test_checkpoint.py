@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from many_workers import on_workers
+from processes import mapped
 
 from xmcbench.engine import checkpoint
 from xmcbench.engine.tables.label_table import LabelTable
@@ -165,18 +166,7 @@ def test_of_a_checkpoint_that_is_loaded_nothing_large_stays_in_memory(tmp_path: 
     for name, tensor in table.state_dict().items():
         assert torch.equal(copied.get_buffer(name), tensor)
     assert saved[0]["optimizer"]
-    assert resident(tmp_path / "x" / "worker-0.safetensors") < 1e6  # 48 MB, of which the optimiser has 40 bytes
-
-
-def resident(path: Path) -> int:
-    """Bytes of mappings of a file that are in this process's memory."""
-    size, ours = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if not line.partition(":")[0].isidentifier():
-            ours = line.endswith(str(path))
-        elif ours and line.startswith("Rss:"):
-            size += 1024 * int(line.split()[1])
-    return size
+    assert mapped(tmp_path / "x" / "worker-0.safetensors") < 1e6  # 48 MB, of which the optimiser has 40 bytes
 
 
 def test_an_optimiser_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:

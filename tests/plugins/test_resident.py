@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from processes import mapped
 from toy import LABELS, make_run
 
 from xmcbench import XMCBenchError, registry, search
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine import dual_encoder
+from xmcbench.engine.dual_encoder import VECTORS
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 
 
@@ -24,6 +27,7 @@ def made(kind: str, encoder: str) -> Any:
         "sparse-ranker": {"first": first},
         "memory": {"first": first, "similarity": "l2"},
         "fuse": {"parts": [first, {"method": "popular"}], "held_out": 20},
+        "unidec": {"encoder": {"name": encoder}, "batch_size": 20},
         "untrained": {"encoder": {"name": encoder}},
     }
     method = registry().method(kind).thing
@@ -81,3 +85,23 @@ def test_a_resident_model_gives_up_the_vectors_that_its_index_rounds(
             dual.add_labels(["a new label"])
     with pytest.raises(XMCBenchError, match="load it again"):
         method.predict(data.texts, 5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads resident memory from Linux")
+def test_of_a_loaded_model_with_modules_only_the_rounded_vectors_stay(
+    data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    """The modules are in the same file as the label vectors, and are used on."""
+    method, loaded = made("unidec", small_encoder), made("unidec", small_encoder)
+    method.fit(data, make_run(tmp_path, {"steps": 2}))
+    method.index_LD = torch.randn(50_000, method.index_LD.shape[1])
+    method.save(tmp_path)
+    loaded.config = loaded.config.model_copy(update={"vectors": "bf16"})
+    loaded.load(tmp_path)
+    size = method.index_LD.nbytes
+    assert mapped(tmp_path / VECTORS) < size, "pages are read when they are used"
+    expected = loaded.predict(data.texts, 5)
+    assert mapped(tmp_path / VECTORS) > size
+    with loaded.resident():
+        assert mapped(tmp_path / VECTORS) < size // 10
+        assert np.array_equal(loaded.predict(data.texts, 5).indices, expected.indices)

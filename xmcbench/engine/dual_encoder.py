@@ -624,12 +624,14 @@ class DualEncoder(Method):
         self.encoder = self.encoder.to(device)
         with safe_open(directory / VECTORS, framework="pt") as file:
             lengths, names = file.metadata(), file.keys()
-            tensors = {name: file.get_tensor(name).to(device) for name in names}
+            tensors = {name: file.get_tensor(name).to(device) for name in names if name != "index"}
+        # The index has a mapping of the file of its own, which ends when a resident model gives up the vectors.
+        with safe_open(directory / VECTORS, framework="pt") as file:
+            self.index_LD = file.get_tensor("index").to(device)
         self.query_length, self.label_length = int(lengths["query_length"]), int(lengths.get("label_length", 0))
         if self.encoder.pooling is not None:
             names = [name for name in tensors if name.startswith(POOLING)]
             self.encoder.pooling.load_state_dict({name.removeprefix(POOLING): tensors.pop(name) for name in names})
-        self.index_LD = tensors.pop("index")
         self.modules = self.load_modules({name.removeprefix("modules."): tensor for name, tensor in tensors.items()})
 
 

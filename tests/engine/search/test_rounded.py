@@ -15,6 +15,7 @@ from xmcbench import XMCBenchError, registry
 from xmcbench.engine.search import Backend, VectorKind, build_index
 from xmcbench.engine.search.faiss import num_clusters
 from xmcbench.engine.search.index import index_bytes
+from xmcbench.engine.search.rounded import RoundedIndex
 from xmcbench.trial.predictions import Predictions
 
 from .cases import Case, clustered
@@ -63,6 +64,16 @@ def test_graph_and_clusters_find_most_of_what_an_exact_search_finds(backend: Bac
         build_index(case.labels_LD, each, vectors=vectors).top_k(case.queries_ND, 10) for each in ("exact", backend)
     )
     assert np.mean(np.sort(other.scores) >= np.sort(exact.scores) - 0.02) > 0.9
+
+
+@pytest.mark.parametrize("copies", [1, 20])
+def test_a_rounded_index_holds_no_float32_vectors_also_where_many_are_equal(copies: int) -> None:
+    labels_LD = torch.randn(500, 32).repeat(copies, 1)
+    outer = build_index(labels_LD, vectors="int8")
+    inner = getattr(outer, "index", None) if copies > 1 else outer
+    held = [value for index in (outer, inner) for value in vars(index).values() if isinstance(value, Tensor)]
+    assert isinstance(inner, RoundedIndex)
+    assert sum(tensor.untyped_storage().nbytes() for tensor in held) < 100
 
 
 def test_fewer_bytes_find_fewer_of_the_best_labels() -> None:

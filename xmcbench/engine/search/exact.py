@@ -81,6 +81,10 @@ class Index(ABC):
             best.indices[part], best.scores[part] = labels_BK.int().cpu().numpy(), scores_BK.cpu().numpy()
         return best
 
+    def give_up_vectors(self) -> None:
+        """Keep the shape of the labels alone: a kind of index that has the vectors elsewhere calls this once."""
+        self.labels_LD = self.labels_LD.new_zeros(()).expand(self.labels_LD.shape)
+
     @abstractmethod
     def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
         """[B, K] keys of the best labels, in descending order."""

@@ -33,7 +33,7 @@ class RoundedIndex(InFaiss):
     def __init__(self, labels_LD: Tensor, *, backend: Backend, vectors: VectorKind) -> None:
         faiss = import_extra("faiss", "cpu", "a search among rounded vectors")  # or `gpu`
         super().__init__(labels_LD)
-        self.labels_LD = torch.zeros((), device=labels_LD.device).expand(labels_LD.shape)  # a shape that takes no bytes
+        self.give_up_vectors()
         if vectors == "pq" and len(labels_LD) < CODES:
             raise XMCBenchError(
                 f"vectors: pq needs at least {CODES} labels with different vectors, found {len(labels_LD)}"

@@ -48,6 +48,7 @@ class TwinIndex(Index):
 
     def __init__(self, labels_LD: Tensor, groups_L: Tensor, build: Callable[[Tensor], Index]) -> None:
         super().__init__(labels_LD)
+        self.give_up_vectors()
         groups = groups_L.cpu().numpy()
         self.labels_L = groups.argsort(kind="stable")  # by vector, and by id where they have the same
         self.sizes_G = np.bincount(groups)
