@@ -19,7 +19,7 @@ from xmcbench.cli import main
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "shutil.rmtree", "os.symlink")
 COMMANDS = {"submit": "submit ok rare --to out", "analyse": "analyse ok rare -o out"}
 COMMANDS |= {"withdraw": "submit rare --withdraw --to out"}
-KILLS = 8  # of a command, spread over its changes
+KILLS = 5  # of a command, spread over its changes
 
 
 @pytest.fixture

@@ -110,9 +110,10 @@ def test_no_secret_reaches_store_screen_or_tracker(
 
 @pytest.mark.usefixtures("secrets")
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
-def test_a_cut_inside_a_secret_leaves_no_part_of_it(text: str, tmp_path: Path) -> None:
+def test_a_cut_inside_a_secret_leaves_no_part_of_it(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xmcbench.errors.secrets.READ", 1000)  # less to read at each of so many cuts
     log, line = tmp_path / "log.txt", "a line of the log\n"
-    log.write_text(f"{line * 8000}first {text}\n{'x' * 60}\n")
+    log.write_text(f"{line * 200}first {text}\n{'x' * 60}\n")
     hidden = [word for word in re.findall(r"\w*Planted\w*", text) if word not in redact(text)]
     assert hidden
     for length in range(20, 90 + len(text)):
