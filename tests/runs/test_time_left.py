@@ -145,8 +145,8 @@ def test_lines_remind_of_a_trial_that_takes_long(capsys: pytest.CaptureFixture[s
             lines.progress(planned, training(0.12))
         lines.remind()
     assert capsys.readouterr().out.splitlines() == [
-        "[1/1] d/a seed 0: open   0%, for 60 s",
-        "[1/1] d/a seed 0: train  12%, for 50 s",
+        "[1/1] d/a seed 0: open   0%, after 60 s",
+        "[1/1] d/a seed 0: train  12%, after 180 s",
     ]
 
 

@@ -66,7 +66,7 @@ class Lines:
         """Print the state of each trial that has had no line for a while."""
         for shown in list(self._running.values()):
             if shown.silence.is_due():
-                echo(f"{shown.name}{shown.line}, for {shown.seconds:.0f} s{self._left}")
+                echo(f"{shown.name}{shown.line}, after {shown.seconds:.0f} s{self._left}")
 
     def end(self, planned: PlannedTrial, record: Record) -> None:
         shown = self._running.pop(planned.trial.key)
@@ -78,18 +78,16 @@ class _Shown:
 
     def __init__(self, name: str, last: bool, clock: Callable[[], float]) -> None:
         self.name, self.last, self._clock, self.silence = name, last, clock, Silence(clock, PATIENCE, LONGEST)
-        self.line, self._stage, self._since = "start", "start", clock()
+        self.line, self._began = "start", clock()
 
     def take(self, progress: TrialProgress) -> None:
         """Take the new state."""
-        if progress.stage != self._stage:
-            self._stage, self._since = progress.stage, self._clock()
         self.line = f"{progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip()
 
     @property
     def seconds(self) -> float:
-        """How long the trial has been in its stage."""
-        return self._clock() - self._since
+        """How long the trial has run; stages take turns, so that the time in one of them would say little."""
+        return self._clock() - self._began
 
 
 class Bars:
