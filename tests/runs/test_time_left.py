@@ -93,6 +93,16 @@ def test_what_a_resumed_trial_had_spent_before_took_no_time() -> None:
     assert estimate.seconds([]) == pytest.approx(30)
 
 
+def test_a_small_part_of_a_budget_projects_nothing() -> None:
+    """A second stage reports first when much is spent, and then a little more after a long search."""
+    clock: Iterator[float] = iter([0.0, 90.0, 150.0, 150.0])
+    estimate, running = TimeLeft([hit(trial("a", seed=1), 400.0)], clock=lambda: next(clock)), trial("a")
+    estimate.begin(running)
+    estimate.progress(running, training(0.26))
+    estimate.progress(running, training(0.265))
+    assert estimate.seconds([]) == 250.0
+
+
 def test_a_trial_that_takes_longer_than_expected_ends_the_estimate() -> None:
     clock: Iterator[float] = iter([0.0, 4.0, 10.0])
     estimate, running = TimeLeft([hit(trial("a"), 5)], clock=lambda: next(clock)), trial("a", seed=1)

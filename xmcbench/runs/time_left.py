@@ -14,7 +14,7 @@ from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.trial import Trial
 
-ENOUGH = 0.1  # of a budget: less says little about the rest
+ENOUGH = 0.1  # of a budget, spent while it was watched: less says little about the rest
 
 
 @dataclass
@@ -53,7 +53,7 @@ class TimeLeft:
             return
         now, share = self._clock(), progress.fraction
         first, spent = running.trained = running.trained or (now, share)
-        if share >= ENOUGH and share > spent:
+        if share - spent >= ENOUGH:
             running.projected = now - running.start + (now - first) * (1 - share) / (share - spent)
 
     def end(self, record: Record) -> None:
