@@ -34,8 +34,18 @@ from xmcbench.evaluation.bootstrap import LEVEL
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Estimate, Relation, Sample, difference, holm, relation_shown
 from xmcbench.files.atomic import atomic_write
+from xmcbench.files.yaml_lines import read_model
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting.claims import (
+from xmcbench.reporting.paper_rows import PublishedRow
+from xmcbench.reporting.published import published_rows
+from xmcbench.reporting.rows import budget_text
+from xmcbench.reporting.text_table import folded
+from xmcbench.runs.runner import Runner, Settings
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.record_fields import Frozen
+from xmcbench.trial.store import Store
+from xmcbench.trial.trial import Trial
+from xmcbench_plugins.board.claims import (
     CLAIMS,
     Claim,
     ClaimFile,
@@ -47,14 +57,7 @@ from xmcbench.reporting.claims import (
     Scale,
     Sign,
 )
-from xmcbench.reporting.curated import Written, read_model
-from xmcbench.reporting.published import ACCEPTED, PublishedRow, published_rows
-from xmcbench.reporting.rows import budget_text
-from xmcbench.reporting.text_table import folded
-from xmcbench.runs.runner import Runner, Settings
-from xmcbench.trial.record import Record, Status
-from xmcbench.trial.store import Store
-from xmcbench.trial.trial import Trial
+from xmcbench_plugins.board.results import ACCEPTED
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
@@ -62,7 +65,7 @@ FEWEST_SEEDS = 5
 HEADER = "# Written by benchmarks/claims.py from accepted records. docs/leaderboard.md explains it.\n"
 
 
-class Pair(Written):
+class Pair(Frozen):
     """Two settings of a suite, on its first dataset unless one is named."""
 
     suite: str
@@ -71,7 +74,7 @@ class Pair(Written):
     dataset: str | None = None
 
 
-class PlannedClaim(Written):
+class PlannedClaim(Frozen):
     id: str
     claim: str
     paper: PaperPair
@@ -81,7 +84,7 @@ class PlannedClaim(Written):
     needs: str = ""
 
 
-class PlannedQuestion(Written):
+class PlannedQuestion(Frozen):
     id: str
     question: str
     here: Pair
@@ -90,7 +93,7 @@ class PlannedQuestion(Written):
     metrics: tuple[str, ...] = ()
 
 
-class Plan(Written):
+class Plan(Frozen):
     """What is compared, with which seeds: fixed before any trial runs."""
 
     seeds: list[int]

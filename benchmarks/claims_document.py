@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from xmcbench.reporting.claims import FINDINGS, Claim, ClaimFile, Column, Question, Regime, read_claims
-from xmcbench.reporting.curated import dataset_facts
+from xmcbench.reporting.paper_rows import PublishedRow
 from xmcbench.reporting.plots import PAGE, drawing, legend_below, plain, series
-from xmcbench.reporting.published import PublishedRow, published_rows
+from xmcbench.reporting.published import published_rows
+from xmcbench_plugins.board.claims import FINDINGS, Claim, ClaimFile, Column, Question, Regime, read_claims
+from xmcbench_plugins.board.curated import dataset_facts
 
 BREAK = "<br>"  # within a cell
 IN_EVERY_REGIME = {"Seen": {"seen"}, "Not seen": {"not seen"}, "Undecided": {"undecided"}}

@@ -32,11 +32,11 @@ from xmcbench.data import load
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import dataset_hits, find_evaluators, parse_metric, score, truth_hash
 from xmcbench.files.atomic import atomic_write
-from xmcbench.reporting.claims import ClaimFile, read_claims
-from xmcbench.reporting.published import ACCEPTED
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
+from xmcbench_plugins.board.claims import ClaimFile, read_claims
+from xmcbench_plugins.board.results import ACCEPTED
 
 PACKED = Path(__file__).parents[1] / "leaderboard" / "predictions"
 BEST = 10

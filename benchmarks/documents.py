@@ -61,7 +61,7 @@ from words import (
 from xmcbench.data import find_source
 from xmcbench.errors import XMCBenchError, suggest
 from xmcbench.evaluation.bootstrap import LEVEL
-from xmcbench.reporting.curated import dataset_facts
+from xmcbench_plugins.board.curated import dataset_facts
 
 TEMPLATES = Path(__file__).parent / "templates"
 SHOWN = "benchmarks/templates/"

@@ -24,7 +24,7 @@ from studies import STUDIES, Boards
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_write
-from xmcbench.reporting.published import ACCEPTED
+from xmcbench_plugins.board.results import ACCEPTED
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"

@@ -9,7 +9,8 @@ from findings_tables import SHARES
 from studies import ALONG, Method, Study
 
 from xmcbench.evaluation.significance import estimate
-from xmcbench.reporting import curated, plots
+from xmcbench.reporting import plots
+from xmcbench.reporting.names import FAMILIES
 from xmcbench.reporting.rows import mean_curve
 from xmcbench.suite.tables import RANKS
 
@@ -33,7 +34,7 @@ def draw_quality(methods: Sequence[Method], study: Study, path: Path) -> None:
 
 def above_floors(methods: Sequence[Method]) -> list[Method]:
     """Without what stands at the bottom for comparison, such as `popular`."""
-    floor = curated.methods().families.index(curated.OTHER)
+    floor = FAMILIES.index("other")
     return [method for method in methods if method.family != floor]
 
 

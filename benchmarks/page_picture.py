@@ -16,8 +16,8 @@ from playwright.sync_api import ViewportSize, sync_playwright
 import xmcbench as xb
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_write
-from xmcbench.reporting.curated import findings
 from xmcbench.reporting.rows import Leaderboard
+from xmcbench_plugins.board.curated import findings
 from xmcbench_plugins.board.page import write_page
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "leaderboard.png"

@@ -29,8 +29,9 @@ from xmcbench.evaluation.significance import (
     relation_shown,
     significant_together,
 )
-from xmcbench.reporting import curated, plots
+from xmcbench.reporting import plots
 from xmcbench.reporting.make_rows import newest_versions
+from xmcbench.reporting.names import NamedMethod, named
 from xmcbench.suite.tables import RANKS
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record import Record, Status
@@ -144,8 +145,8 @@ class Method:
     older: str = ""  # why it is a result of older code; empty if it is not
 
     @property
-    def named(self) -> curated.NamedMethod:
-        return curated.methods().of(self.label, self.records[0].trial.method)
+    def named(self) -> NamedMethod:
+        return named(self.label, self.records[0].trial.method)
 
     @property
     def name(self) -> str:
@@ -155,7 +156,7 @@ class Method:
     @property
     def family(self) -> int:
         """The number of its family, which is that of its colour."""
-        return curated.methods().colour(self.named)
+        return self.named.colour
 
     @property
     def colour(self) -> str:

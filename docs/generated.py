@@ -251,7 +251,8 @@ def method(name: str) -> str:
 
 def published(part: str) -> str:
     """Keys of a file of published results: of the file, of a table, of a row, or the facts that may stand anywhere."""
-    from xmcbench.reporting.published import PublishedFile, PublishedTable, RowFacts, TableRow
+    from xmcbench.reporting.paper_rows import RowFacts
+    from xmcbench_plugins.board.papers import PublishedFile, PublishedTable, TableRow
 
     if part == "facts":
         return settings(RowFacts)

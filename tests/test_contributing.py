@@ -33,7 +33,7 @@ PARTS = (
 WATCHING = (
     "tests/plugins/sources/test_catalog.py",
     "tests/reporting/test_printed_rows.py",
-    "tests/reporting/test_published.py",
+    "tests/plugins/board/test_papers.py",
     "tests/test_corridors.py",
     "tests/test_package.py",
     "tests/test_site.py",

@@ -77,8 +77,9 @@ def example(request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.Mo
     """What one plugin of the documentation registers, installed as its author would."""
     page, number = request.param
     site = bench.root / "site"
-    (site / "documented.py").write_text(plugins(page)[number])
-    group = "xmcbench.commands" if "register_commands" in plugins(page)[number] else "xmcbench"
+    code = plugins(page)[number]
+    (site / "documented.py").write_text(code)
+    group = next((f"xmcbench.{kind}" for kind in ("commands", "results") if f"register_{kind}" in code), "xmcbench")
     install(site, "documented", {"documented": "documented"}, group=group)
     monkeypatch.setenv(ONLY, "xmcbench-fakes,documented")
     registry.cache_clear()
@@ -215,6 +216,14 @@ def check_format(format: Any, bench: Bench) -> None:
     assert output.read_text() == "- fake-20: ok\n"
 
 
+def check_result(_: Any, bench: Bench) -> None:
+    """`leaderboard` shows its row among those of papers, and knows its method."""
+    table = xmcbench.leaderboard("eurlex-4k", source="published", store=bench.root / "nowhere")
+    (row,) = [row for row in table.groups[0].rows if row.method == "Wide"]
+    assert (row.printed, row.named.family, row.facts["paper"]) == ({"P@1": "81.37"}, "linear", "lee-2027 Table 1")
+    assert len(table.groups[0].rows) > 1
+
+
 @pytest.mark.parametrize("example", PLUGINS, indirect=True, ids=[f"{page}-{number}" for page, number in PLUGINS])
 def test_every_plugin_in_the_documentation_works(example: Registry, bench: Bench) -> None:
     checks = {
@@ -229,6 +238,7 @@ def test_every_plugin_in_the_documentation_works(example: Registry, bench: Bench
         "executor": check_executor,
         "importer": check_importer,
         "format": check_format,
+        "result": check_result,
     }
     checked = 0
     for kind in HOOKS:

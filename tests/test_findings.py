@@ -21,8 +21,8 @@ import xmcbench as xb
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.significance import Estimate, Relation
 from xmcbench.reporting.make_rows import newest_versions
-from xmcbench.reporting.published import ACCEPTED
 from xmcbench.trial.store import Store
+from xmcbench_plugins.board.results import ACCEPTED
 
 ROOT = Path(__file__).parents[1]
 MAKE = "run python benchmarks/findings.py"

@@ -12,9 +12,10 @@ import pytest
 from claims import column, finding_shown
 
 from xmcbench.evaluation.significance import Estimate, Relation, Sample, relation_shown, tied_with_best
+from xmcbench.reporting.ranked_groups import of_all
 from xmcbench.reporting.rows import MARGIN, Reproduced
-from xmcbench.reporting.verified import Retraining, Verification, of_all, reproduced
 from xmcbench.trial.budget import Budget, over_budget
+from xmcbench_plugins.board.verified import Retraining, Verification, reproduced
 
 ROOT = Path(__file__).parents[1]
 TABLE = re.compile(

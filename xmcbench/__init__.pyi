@@ -10,6 +10,9 @@ from .plugins.commands import Command
 from .plugins.hookspecs import hookimpl
 from .plugins.registry import register, registry
 from .reporting.formats import Format
+from .reporting.names import NamedMethod
+from .reporting.paper_rows import PublishedRow
+from .reporting.published import Results
 from .runs.executor import Executor
 from .trial import programs
 from .trial.budget import Budget, Ledger, PassTooLargeError
@@ -33,9 +36,12 @@ __all__ = [
     "Ledger",
     "Method",
     "MethodInfo",
+    "NamedMethod",
     "PassTooLargeError",
     "Predictions",
     "Progress",
+    "PublishedRow",
+    "Results",
     "Run",
     "ServiceBudgetSpentError",
     "XMCBenchError",

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.reporting import leaderboard_text, ranked_groups
 from xmcbench.reporting.archive import Archive, archive, uncollected
-from xmcbench.reporting.claims import read_claims
 from xmcbench.reporting.describe import Sections
 from xmcbench.reporting.make_rows import recorded_metrics
-from xmcbench.reporting.published import PublishedRow, published_rows
+from xmcbench.reporting.paper_rows import PublishedRow
+from xmcbench.reporting.published import claims_of_papers, published_rows
 from xmcbench.reporting.rows import About, Group, Leaderboard, View
 from xmcbench.reporting.text_table import Heading, TextTable, printable, render_notes, render_tables
 from xmcbench.runs.terminal import listing, width
@@ -283,7 +283,7 @@ def leaderboard(
     """
     store = Path(store)
     measured = archive(store) if source != "published" else Archive({}, {})
-    published = tuple(published_rows(*map(Path, rows))) if source in ("all", "published") else ()
+    published = published_rows(*map(Path, rows)) if source in ("all", "published") else ()
     if not measured.records and not published:
         raise XMCBenchError(f"{store}: no records yet; `xmcbench run SUITE --store {store}` makes some")
     overview = not (whole or dataset or method or variants or top)
@@ -426,7 +426,7 @@ def _board(
     accepted: Collection[str] = (),
 ) -> Board:
     """The board; rows are marked whose metrics are not `recomputable` here, variants of `accepted` trials folded."""
-    claims = () if view.paper else read_claims().claims  # a paper has its own
+    claims = () if view.paper else claims_of_papers()  # a paper has its own
     rows = measured.records.values()
     with uncollected():
         table = ranked_groups.leaderboard(

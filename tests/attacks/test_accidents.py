@@ -24,11 +24,11 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.significance import samples
 from xmcbench.plugins import code
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting import published
 from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.trial import provenance
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
+from xmcbench_plugins.board import results
 
 BEFORE, AFTER = 0.125, 0.625
 MEAN = re.compile(r"(?<![\d.])(37\.50?|0?\.3750*)(?!\d)")
@@ -217,8 +217,8 @@ def lab(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
             install(site, f"turned-{part}", {part: f"turned_{part}"})
     names = ",".join(f"turned-{part}" for part in PARTS)
     monkeypatch.setenv("XMCBENCH_PLUGINS", f"xmcbench-fakes,xmcbench,{names}")
-    monkeypatch.setattr(published, "ACCEPTED", bench.root / "accepted")  # reading the rows of others takes time
-    monkeypatch.setattr(published, "SHIPPED", published.SHIPPED / "dexml.yaml")
+    monkeypatch.setattr(results, "ACCEPTED", bench.root / "accepted")  # reading the rows of others takes time
+    monkeypatch.setattr(results, "PUBLISHED", results.PUBLISHED / "dexml.yaml")
     forget()
     yield Lab(bench.root)
     forget()

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from xmcbench.data.source import Draft, own_source
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting.published import read_published
 from xmcbench.suite.suite import SuiteFile, load_suite
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.trial import Selection
+from xmcbench_plugins.board.papers import read_published
 
 SCALARS = st.sampled_from(
     ["0", "1", "-1", "0.5", "1e-3", ".inf", "-.inf", ".nan", "1e999", "0b_", "0x_", "1" * 150, "1:60", "~", "true",

@@ -15,8 +15,8 @@ from xmcbench.errors import XMCBenchError, secrets
 from xmcbench.errors.secrets import redact
 from xmcbench.files import yaml_lines
 from xmcbench.files.yaml_lines import parse_value, read
-from xmcbench.reporting.published import read_published
 from xmcbench.suite.suite import load_suite
+from xmcbench_plugins.board.papers import read_published
 
 
 def bomb(link: str, levels: int = 30) -> str:

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from xmcbench.cli.leaderboard import leaderboard
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting import published
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
+from xmcbench_plugins.board import results
 
 app = typer.Typer()
 app.command()(leaderboard)
@@ -28,7 +28,7 @@ def record(label: str, dataset: str, p1: float) -> Record:
 def accepted(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where results lie that were handed in: none yet."""
     place = tmp_path_factory.mktemp("accepted")
-    monkeypatch.setattr(published, "ACCEPTED", place)
+    monkeypatch.setattr(results, "ACCEPTED", place)
     return place
 
 

@@ -12,10 +12,10 @@ from commands import told
 from fakes.bench import Bench
 
 from xmcbench.reporting.describe import describe
-from xmcbench.reporting.published import ACCEPTED
 from xmcbench.reporting.words import chosen_on
 from xmcbench.trial.packed import Packed
 from xmcbench.trial.record import Failure, Record, Status, decode
+from xmcbench_plugins.board.results import ACCEPTED
 
 Show = Callable[..., str]
 

@@ -8,13 +8,13 @@ from evaluation.cases import pairs
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.evaluation import rank
 from xmcbench.evaluation.analysis import Analysis, analyse, partitions
-from xmcbench.reporting.claims import ClaimFile
-from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.paper_rows import PublishedRow
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Leaderboard, View
 from xmcbench.suite.tables import RANKS
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status
+from xmcbench_plugins.board.claims import ClaimFile
 
 from .made import failed, record
 

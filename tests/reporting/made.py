@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Any
 
-from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.paper_rows import PublishedRow
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
 from xmcbench.trial.trial import Trial

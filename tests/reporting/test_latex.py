@@ -11,10 +11,11 @@ import pytest
 from xmcbench.reporting.archive import archive
 from xmcbench.reporting.leaderboard_text import bibliography, render
 from xmcbench.reporting.notes import EVERY
-from xmcbench.reporting.published import ACCEPTED, published_rows
+from xmcbench.reporting.published import published_rows
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Leaderboard, View
 from xmcbench.reporting.text_table import LONGEST, TextTable, escape_latex, render_tables
+from xmcbench_plugins.board.results import ACCEPTED
 
 TATE = "lf-tate-titles-16k"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from xmcbench.api import leaderboard
 from xmcbench.reporting.archive import archive
 from xmcbench.reporting.leaderboard_text import render
-from xmcbench.reporting.published import ACCEPTED
 from xmcbench.reporting.ranked_groups import leaderboard as ranked
 from xmcbench.reporting.rows import Group, View
 from xmcbench.trial.record import Status
+from xmcbench_plugins.board.results import ACCEPTED
 
 DATASET = "lf-tate-titles-16k"
 

@@ -10,11 +10,11 @@ import pytest
 from pydantic import ValidationError
 from reporting.made import record
 
-from xmcbench.reporting.published import ACCEPTED
 from xmcbench.reporting.words import chosen_on, end_of_training
 from xmcbench.trial.facts import Choice, ChosenBy, Ended, why_ended
 from xmcbench.trial.record import Record, decode, encode
 from xmcbench.trial.trial import Selection
+from xmcbench_plugins.board.results import ACCEPTED
 
 CHOICES = {
     "none": Choice(),

@@ -259,6 +259,24 @@ def validate(
     return None
 
 
+def read_model(model: type[M], path: Path, exact: bool = False) -> M:
+    """The content of a YAML file as a `model`; `exact` keeps decimal numbers as they are written.
+
+    Raises `XMCBenchError` with file, line and key of each mistake.
+    """
+    return read_checked(model, path, exact)[0]
+
+
+def read_checked(model: type[M], path: Path, exact: bool = False) -> tuple[M, YamlDocument, Problems]:
+    """As `read_model`, with the document and what takes note of further problems."""
+    document = read(path, exact)
+    problems = Problems(document)
+    content = validate(model, document.data, (), {}, problems)
+    problems.check()
+    assert content is not None
+    return content, document, problems
+
+
 def explained(model: type[BaseModel], values: Any, invalid: ValidationError) -> str:
     """What is wrong with values that stand within others, on one line: each key, what was found and expected."""
     return "; ".join(f"{dotted(place)}: {message}" for place, message in _explain(model, values, invalid).items())

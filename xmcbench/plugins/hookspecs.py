@@ -28,11 +28,13 @@ HOMES = {
     "executor": "xmcbench.runs.local",
     "importer": "xmcbench.data.importer",
     "format": "xmcbench.reporting.formats",
+    "result": "xmcbench.reporting.published",
 }
 HOOKS = {kind: f"register_{kind}s" for kind in HOMES}
-GROUPS = {GROUP: frozenset(HOMES) - {"command"}} | {f"{GROUP}.{kind}s": frozenset({kind}) for kind in HOMES}
+ALONE = frozenset({"command", "result"})  # kinds that are looked up often: each has only its own entry-point group
+GROUPS = {GROUP: frozenset(HOMES) - ALONE} | {f"{GROUP}.{kind}s": frozenset({kind}) for kind in HOMES}
 """The kinds that a plugin of an entry-point group may register: of `xmcbench.methods` methods, of `xmcbench` all kinds
-but commands."""
+but commands and results."""
 
 
 @hookspec
@@ -88,6 +90,11 @@ def register_importers(register: Callable[[Any], None]) -> None:
 @hookspec
 def register_formats(register: Callable[[Any], None]) -> None:
     """Register `xmcbench.Format`s, which write a leaderboard for `xmcbench leaderboard --format NAME`."""
+
+
+@hookspec
+def register_results(register: Callable[[Any], None]) -> None:
+    """Register `xmcbench.Results` of others. The module is in the entry-point group `xmcbench.results`."""
 
 
 def check_subclass(thing: Any, base: type[Any], name: str) -> None:

@@ -5,9 +5,10 @@ its contract, or whose name is taken, is refused alone: the other things of its 
 of a kind (`hookspecs.HOMES`) is imported when the first thing of that kind is looked up or registered, and third-party
 plugins only when a name is not found among the built-in ones.
 
-A plugin in the entry-point group `xmcbench` may register things of any kind but commands. One in the group of a kind,
-as `xmcbench.methods`, is imported only when things of that kind are looked up. Commands have the group
-`xmcbench.commands` only: `xmcbench --help` imports the plugins that it names, and no others.
+A plugin in the entry-point group `xmcbench` may register things of any kind but commands and results. One in the group
+of a kind, as `xmcbench.methods`, is imported only when things of that kind are looked up. Commands have the group
+`xmcbench.commands` only, and results `xmcbench.results`: `xmcbench --help` and `xmcbench leaderboard` import the
+plugins that these name, and no others.
 
 Importing a plugin should cost no framework (`FRAMEWORKS`): listings and plans import all of them.
 """

@@ -12,7 +12,7 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting import published
+from xmcbench.reporting.published import Results, installed_results
 from xmcbench.reporting.rows import Leaderboard, Reproduced, grouped
 from xmcbench.reporting.words import enumeration, number
 
@@ -29,10 +29,11 @@ LONGEST = 160  # characters of a reason in a line for several datasets
 
 @dataclass(frozen=True)
 class Archive:
-    """Records by key, and the store in which each lies."""
+    """Records by key, the store in which each lies, and the results of others that are among them."""
 
     records: dict[str, Record]
     places: dict[str, Store]
+    others: tuple[Results, ...] = ()
 
     def datasets(self, store: Path) -> set[str]:
         """The datasets of the records in `store`."""
@@ -40,23 +41,23 @@ class Archive:
 
     @property
     def accepted(self) -> set[str]:
-        """The keys of accepted submissions that the user's store does not have."""
-        return {key for key, place in self.places.items() if place.root == published.ACCEPTED}
+        """The keys of trials of others, as accepted submissions, that the user's store does not have."""
+        stores = {results.store for results in self.others}
+        return {key for key, place in self.places.items() if place.root in stores}
 
     def reproduced(self) -> dict[str, Reproduced]:
         """By key: what came of training accepted trials again."""
-        from xmcbench.reporting import verified
-
-        keys = self.accepted
-        if not keys:
-            return {}
-        place = self.places[next(iter(keys))]
-        return verified.states(published.VERIFIED, place, (self.records[key] for key in keys if key in self.records))
+        states: dict[str, Reproduced] = {}
+        for results in self.others:
+            here = [record for key, record in self.records.items() if self.places[key].root == results.store]
+            if here:
+                states.update(results.reproduced(self.places[here[0].key], here))
+        return states
 
     def of(self, datasets: Container[str]) -> Archive:
         """The records on `datasets`."""
         records = {key: record for key, record in self.records.items() if record.trial.dataset in datasets}
-        return Archive(records, self.places)
+        return Archive(records, self.places, self.others)
 
     def resampled(self, key: str, metrics: Sequence[str]) -> Mapping[str, Any]:
         """The metrics of a trial on resamples of the test queries, float32 [B] each."""
@@ -150,9 +151,10 @@ def _grouped(problems: Sequence[str], noun: str) -> str:
 
 
 def archive(store: Path) -> Archive:
-    """The records of accepted submissions and of the user's store; of a trial in both, the user's record."""
-    folders = [place for place in (published.ACCEPTED, store) if place.exists()]
-    both = Archive({}, {})
+    """The trials of others and of the user's store; of a trial in both, the user's record."""
+    others = tuple(installed_results())
+    folders = [place for place in (*(results.store for results in others), store) if place and place.exists()]
+    both = Archive({}, {}, others)
     if folders:  # without records numpy need not be imported
         from xmcbench.trial.store import Store
 

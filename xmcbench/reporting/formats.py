@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmcbench.reporting.archive import Archive
 from xmcbench.reporting.leaderboard_text import FORMATS
-from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.paper_rows import PublishedRow
 from xmcbench.reporting.rows import Leaderboard
 
 if TYPE_CHECKING:

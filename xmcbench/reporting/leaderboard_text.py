@@ -10,9 +10,8 @@ from typing import Any
 
 from xmcbench.files.csv_text import csv_text
 from xmcbench.reporting.answer import closing, main_tables, what_else
-from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.notes import LOWER, legend, notes_of, of_claims, of_interval, of_name, of_value
-from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.paper_rows import Claim, PublishedRow
 from xmcbench.reporting.rows import About, Group, Leaderboard, Note, Row, budget_text, cell, heading, short_budget
 from xmcbench.reporting.text_table import (
     REQUIRED,
@@ -316,9 +315,9 @@ def _json(board: Leaderboard) -> str:
     """The groups with their rows, without fields that are empty in every row."""
 
     def plain(value: frozenset[str] | Claim) -> Any:
-        if isinstance(value, Claim):
-            return {"id": value.id, "claim": value.claim, "regimes": [str(regime) for regime in value.regimes]}
-        return sorted(value)
+        if isinstance(value, frozenset):
+            return sorted(value)
+        return {"id": value.id, "claim": value.claim, "regimes": [str(regime) for regime in value.regimes]}
 
     content = {**asdict(board), "notes": board.notes}
     del content["noted"]

@@ -14,7 +14,7 @@ from textwrap import shorten
 from pydantic import ValidationError
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting.claims import Claim
+from xmcbench.reporting.paper_rows import Claim
 from xmcbench.reporting.rows import About, Group, Note, Reproduced, Row, Uneven
 from xmcbench.reporting.text_table import Value
 from xmcbench.reporting.words import again_text, number, unevenness

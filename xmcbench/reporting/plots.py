@@ -14,7 +14,7 @@ from typing import Any
 
 from xmcbench.errors import import_extra
 from xmcbench.files.atomic import atomic_write
-from xmcbench.reporting.curated import methods
+from xmcbench.reporting.names import FAMILIES
 
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column and of a page in the usual paper templates
 # Those of the page, where each is of a family of methods: after Okabe and Ito, darker, to stand out on white.
@@ -82,7 +82,7 @@ def legend_below(axes: Any, columns: int = 3) -> None:
 def family_legend(axes: Any, families: Sequence[int], key: Sequence[str] = ()) -> None:
     """Draw below the figure the colours of the families of methods, then the key of the numbers."""
     for family in sorted(set(families)):
-        axes.plot([], [], "s", color=COLOURS[family], markersize=4, label=methods().families[family])
+        axes.plot([], [], "s", color=COLOURS[family], markersize=4, label=FAMILIES[family])
     for text in key:
         axes.plot([], [], linestyle="none", label=plain(shorten(text, 60)))
     legend_below(axes, 3)

@@ -11,8 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.published import COSTS, KINDS, PublishedRow
+from xmcbench.reporting.paper_rows import COSTS, KINDS, Claim, PublishedRow
 from xmcbench.reporting.rows import Row, grouped
 from xmcbench.reporting.text_table import Value
 from xmcbench.suite.tables import COLUMNS
@@ -39,7 +38,7 @@ def printed_row(row: PublishedRow, claims: Iterable[Claim] = ()) -> Row:
         papers=(row.paper,),
         url=row.url,
         citation=row.citation,
-        claims=tuple(claim for claim in claims if claim.paper.is_about(row)),
+        claims=tuple(claim for claim in claims if claim.is_about(row)),
     )
 
 

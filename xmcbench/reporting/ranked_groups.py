@@ -11,16 +11,14 @@ from operator import attrgetter, itemgetter
 from types import MappingProxyType
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.compared_rows import Resampled, with_difference, with_uncertainty
 from xmcbench.reporting.make_rows import is_unlimited, measured_rows, newest_versions
 from xmcbench.reporting.notes import POPULAR, is_below_popular, notes_of
+from xmcbench.reporting.paper_rows import Claim, PublishedRow
 from xmcbench.reporting.printed_rows import merged_rows
-from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Group, Leaderboard, Reproduced, Row, Source, View, cell, column_name, grouped
 from xmcbench.reporting.text_table import folded
 from xmcbench.reporting.uneven import with_uneven
-from xmcbench.reporting.verified import of_all
 from xmcbench.suite.tables import COLUMNS, ranking_metric
 from xmcbench.trial.alike import fused_before
 from xmcbench.trial.budget import Budget, UnknownBudget
@@ -106,6 +104,13 @@ def _with_states(group: Group, reproduced: Mapping[str, Reproduced]) -> Group:
         return replace(row, folded=(row, *folded)) if row.folded else row
 
     return replace(group, rows=tuple(map(state, group.rows))) if reproduced else group
+
+
+def of_all(states: Iterable[Reproduced | None]) -> Reproduced | None:
+    """The state of a result of several trials: not reproduced where one is not, else the least that all have."""
+    known = {*states}
+    order = (Reproduced.NOT, None, Reproduced.RETRAINED, Reproduced.VERIFIED)
+    return next(state for state in order if state in known)
 
 
 def _wanted(

@@ -10,8 +10,8 @@ from math import inf, sqrt
 from statistics import fmean, stdev
 from typing import Literal, TypeVar
 
-from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.curated import NamedMethod, methods, swept
+from xmcbench.reporting.names import NamedMethod, named, swept
+from xmcbench.reporting.paper_rows import Claim
 from xmcbench.reporting.text_table import Value, format_value, short_number
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.facts import is_lower, worth
@@ -135,7 +135,7 @@ class Row:
     @property
     def named(self) -> NamedMethod:
         """Its method by its name in papers."""
-        return methods().of(self.method, self.plugin)
+        return named(self.method, self.plugin)
 
     @property
     def called(self) -> str:
@@ -146,7 +146,7 @@ class Row:
     @property
     def family(self) -> int:
         """The number of its method's family, which is that of its colour."""
-        return methods().colour(self.named)
+        return self.named.colour
 
     @property
     def recommended(self) -> bool:

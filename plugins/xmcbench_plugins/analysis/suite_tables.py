@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from xmcbench.reporting.make_rows import encoder_text, measured_rows, newest_versions
 from xmcbench.reporting.notes import BELOW_POPULAR, is_below_popular
+from xmcbench.reporting.paper_rows import PublishedRow
 from xmcbench.reporting.printed_rows import printed_row
-from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import CURVE_COSTS, Row, cell, costs, grouped, half_width, heading
 from xmcbench.reporting.text_table import TextTable, format_value
 from xmcbench.suite.tables import COLUMNS, TableShape, Target

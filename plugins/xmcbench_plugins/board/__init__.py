@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from xmcbench import hookimpl
 
 if TYPE_CHECKING:
-    from xmcbench import Format
+    from xmcbench import Format, Results
     from xmcbench.reporting.formats import Shown
 
 
 def write_html(shown: Shown, output: Path | None) -> Sequence[Path]:
     """Write the page into the folder `output`; its files, of which the first is to be opened."""
-    from xmcbench.reporting.claims import read_claims
     from xmcbench.reporting.leaderboard_text import bibtex_entry
+    from xmcbench_plugins.board.claims import read_claims
     from xmcbench_plugins.board.page import check_folder, write_page
     from xmcbench_plugins.board.page.about import Example, examples
 
@@ -62,3 +62,11 @@ def register_formats(register: Callable[[Format], None]) -> None:
 
     register(Format("html", "a page with charts, comparisons and every record", write_html))
     register(Format("every-eval-ever", "a log of each trial in a schema that others share", write_logs))
+
+
+@hookimpl
+def register_results(register: Callable[[Results], None]) -> None:
+    """Register what the board has."""
+    from xmcbench_plugins.board.results import Board
+
+    register(Board())

@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 from xmcbench.evaluation import check_metrics, find_evaluators
 from xmcbench.plugins.registry import OWN, UNPACKAGED, registry
-from xmcbench.reporting.curated import methods, stem
+from xmcbench.reporting.names import named_methods, stem
 from xmcbench.reporting.rows import CURVE_COSTS
 from xmcbench.reporting.text_table import printable
 from xmcbench.reporting.words import chosen_on, end_of_training
@@ -328,7 +328,7 @@ def label_problems(trial: Trial) -> Iterator[str]:
 
 def _owner(name: str, trial: Trial) -> str:
     """The other method that has this name; empty if there is none."""
-    for method in methods().methods:
+    for method in named_methods():
         names = {own.casefold() for own in (method.name, method.plugin, *method.labels) if own}
         if name.casefold() in names and trial.method != (method.plugin or method.of) and (method.plugin or method.of):
             return method.name

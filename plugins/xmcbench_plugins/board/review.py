@@ -26,7 +26,10 @@ from xmcbench.evaluation.significance import difference
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.rows import Reproduced
 from xmcbench.reporting.text_table import Heading, TextTable, render_tables
-from xmcbench.reporting.verified import (
+from xmcbench.trial.budget import UnknownBudget
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.store import Store
+from xmcbench_plugins.board.verified import (
     FEWEST_SEEDS,
     Retraining,
     Verification,
@@ -34,9 +37,6 @@ from xmcbench.reporting.verified import (
     record_digest,
     reproduced,
 )
-from xmcbench.trial.budget import UnknownBudget
-from xmcbench.trial.record import Record, Status
-from xmcbench.trial.store import Store
 
 _COSTS = (
     "Costs: steps, tokens and operations counted again from the settings, or stated. Seconds and memory are stated."

@@ -208,9 +208,9 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
     """
     from xmcbench.files.atomic import atomic_write
     from xmcbench.reporting.processor_time import processor_time
-    from xmcbench.reporting.verified import read_verifications
     from xmcbench.trial.store import Store, StoreError
     from xmcbench_plugins.board import acceptance, review, submission
+    from xmcbench_plugins.board.verified import read_verifications
 
     if not folder.is_dir():
         raise XMCBenchError(f"{folder}: no such folder, expected the accepted results (--to DIR)")

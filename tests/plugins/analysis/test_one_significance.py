@@ -10,11 +10,11 @@ import pytest
 from commands import told
 
 from xmcbench.evaluation.significance import holm
-from xmcbench.reporting.published import ACCEPTED
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Group, Row
 from xmcbench.trial.store import Store
 from xmcbench_plugins.analysis.comparing import compare_stored
+from xmcbench_plugins.board.results import ACCEPTED
 
 STORE = Store(ACCEPTED)
 RECORDS = {record.key: record for record in STORE.records()}

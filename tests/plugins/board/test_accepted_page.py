@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import xmcbench as xb
-from xmcbench.reporting.claims import read_claims
-from xmcbench.reporting.curated import findings
 from xmcbench.suite.tables import RANKS
+from xmcbench_plugins.board.claims import read_claims
+from xmcbench_plugins.board.curated import findings
 from xmcbench_plugins.board.page import write_page
 
 from .browser import Visit

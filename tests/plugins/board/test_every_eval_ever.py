@@ -14,10 +14,10 @@ import pytest
 import xmcbench as xb
 from xmcbench.reporting.archive import Archive, archive
 from xmcbench.reporting.formats import Shown
-from xmcbench.reporting.published import ACCEPTED
 from xmcbench.trial.record import Record
 from xmcbench_plugins.board import write_logs
 from xmcbench_plugins.board.every_eval_ever import write_evaluations
+from xmcbench_plugins.board.results import ACCEPTED
 
 PLACE = re.compile(r"data/[^/]+/[^/]+/[^/]+/[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\.json")
 SUITE = """

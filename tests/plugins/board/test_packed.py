@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from xmcbench.evaluation.bootstrap import compact_resamples
-from xmcbench.reporting.published import ACCEPTED
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Row
 from xmcbench.trial.packed import PACK, Packed, record_of
 from xmcbench.trial.record import decode, encode
 from xmcbench.trial.store import Store
 from xmcbench_plugins.board.packing import add_packed, line_of, packed_path
+from xmcbench_plugins.board.results import ACCEPTED
 
 STORE = Store(ACCEPTED)
 

@@ -18,13 +18,14 @@ from reporting.made import record
 from xmcbench.evaluation.comparison import across_datasets
 from xmcbench.evaluation.significance import difference, samples
 from xmcbench.reporting.compared_rows import Resampled
-from xmcbench.reporting.curated import Findings, methods
+from xmcbench.reporting.names import named
 from xmcbench.reporting.published import published_rows
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Leaderboard, View
 from xmcbench.suite.tables import RANKS
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record
+from xmcbench_plugins.board.curated import Findings
 from xmcbench_plugins.board.page import write_page
 from xmcbench_plugins.board.page.payload import payload
 
@@ -61,7 +62,7 @@ def by_label(records: dict[str, Record], dataset: str, limits: dict[str, float])
 
 def called(label: str) -> str:
     """The row of a record of DEXML's plugin by its method's name in papers."""
-    return methods().of(label, "dexml").call(label)
+    return named(label, "dexml").call(label)
 
 
 def test_the_figures_shown_are_those_of_the_records(visit: Visit, records: dict[str, Record]) -> None:
@@ -136,8 +137,8 @@ def test_text_of_a_record_is_text(visit: Visit) -> None:
     assert page.locator("script").count() == 2  # the data and the page's own
     links = page.locator("#tables a").evaluate_all("(links) => links.map((link) => link.getAttribute('href'))")
     outside = {link for link in links if not link.startswith(("records/", "claims.html#claim-"))}
-    named = [methods().of(name) for name in ("DEXML", "ANCE")]
-    curated = {address for one in named for address in (one.paper, one.code)}
+    methods = [named(name) for name in ("DEXML", "ANCE")]
+    curated = {address for one in methods for address in (one.paper, one.code)}
     assert outside == {"https://example.org/paper"} | curated
 
 
@@ -425,14 +426,14 @@ def test_each_row_says_its_date_paper_code_and_licence(chromium: Any, tmp_path: 
     assert first.locator(".date").inner_text().split() == ["2026-11-05", "Apache-2.0"]
     assert second.locator(".date").inner_text().split() == ["2026-10-01"]
     paper = first.get_by_role("link", name="paper")
-    assert paper.get_attribute("href") == methods().of("dexml").paper == "https://arxiv.org/abs/2310.10636"
+    assert paper.get_attribute("href") == named("dexml").paper == "https://arxiv.org/abs/2310.10636"
     assert first.locator(".links .interval").inner_text() == "paper · xmcbench"
     assert second.locator(".links .interval").inner_text() == "nowhere"
     elmo = page.locator("#tables table").nth(1).locator("tr", has_text="ELMO").first
     assert elmo.locator(".date").inner_text().split() == ["2025", "MIT"]
-    assert elmo.get_by_role("link", name="code").get_attribute("href") == methods().of("ELMO").code
-    named = page.locator("th.method", has_text="DEXML")
-    own = page.locator("#tables table").nth(1).locator("tr", has=named).first  # its source is its paper
+    assert elmo.get_by_role("link", name="code").get_attribute("href") == named("ELMO").code
+    heading = page.locator("th.method", has_text="DEXML")
+    own = page.locator("#tables table").nth(1).locator("tr", has=heading).first  # its source is its paper
     assert own.get_by_role("link", name="paper").count() == 0
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     scroll = page.locator("#tables .scroll").first

@@ -28,17 +28,17 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import Analysis
 from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.registry import own_version
-from xmcbench.reporting.claims import FINDINGS, ClaimFile, Regime
 from xmcbench.reporting.compared_rows import Resampled
-from xmcbench.reporting.curated import dataset_facts, findings, title_of
 from xmcbench.reporting.describe import describe, for_people, metric_rows, reproducing_suite, summary
 from xmcbench.reporting.notes import CHECKED
-from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.paper_rows import PublishedRow
 from xmcbench.reporting.rows import Leaderboard
 from xmcbench.reporting.text_table import printable
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import Record
+from xmcbench_plugins.board.claims import FINDINGS, ClaimFile, Regime
+from xmcbench_plugins.board.curated import dataset_facts, findings, title_of
 from xmcbench_plugins.board.page.about import Example, Fact, facts
 from xmcbench_plugins.board.page.payload import payload
 

@@ -11,12 +11,13 @@ from textwrap import shorten
 from xmcbench.data import Dataset, find_source
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting.curated import NamedMethod, methods, title_of
-from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.names import NamedMethod, named
+from xmcbench.reporting.paper_rows import PublishedRow
 from xmcbench.reporting.rows import Row
 from xmcbench.reporting.text_table import printable
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
+from xmcbench_plugins.board.curated import title_of
 
 EXAMPLES, LABELS = 5, 5  # test texts of a record, labels of a text
 LONGEST = 240  # characters of a text or label
@@ -109,7 +110,7 @@ def measured_origin(record: Record, published: Sequence[PublishedRow]) -> Origin
     except XMCBenchError:
         citation = ""
     cited = next((one.url for one in published if _letters(_title(one.citation)) in _letters(citation)), "")
-    url = methods().of(trial.label, trial.method).paper or cited
+    url = named(trial.label, trial.method).paper or cited
     git, version = record.provenance.get("git") or {}, (record.provenance.get("versions") or {}).get(trial.distribution)
     code = " ".join(filter(None, [trial.distribution, version]))
     commit = f", commit {git['commit'][:12]}" if git.get("commit") else ""

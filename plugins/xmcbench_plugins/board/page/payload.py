@@ -15,9 +15,9 @@ from typing import Any
 from xmcbench.evaluation.analysis import DECILES, Analysis
 from xmcbench.evaluation.significance import Sample, difference, rank_intervals, samples, tied_with_best
 from xmcbench.reporting.compared_rows import Resampled
-from xmcbench.reporting.curated import NamedMethod, methods, title_of
+from xmcbench.reporting.names import FAMILIES, NamedMethod
 from xmcbench.reporting.notes import PAGE, again_mark, notes_of
-from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.paper_rows import PublishedRow
 from xmcbench.reporting.ranked_groups import unfolded
 from xmcbench.reporting.rows import (
     CHART_COSTS,
@@ -36,6 +36,7 @@ from xmcbench.reporting.rows import (
 from xmcbench.reporting.words import again_text
 from xmcbench.suite.tables import COLUMNS, ranking_metric
 from xmcbench.trial.record import Record
+from xmcbench_plugins.board.curated import title_of
 from xmcbench_plugins.board.page.about import Origin, measured_origin, published_origin, year_of
 from xmcbench_plugins.board.page.standings import standings
 
@@ -71,7 +72,7 @@ def payload(
         "titles": {name: title for name in datasets if (title := title_of(name))},
         "metrics": [name for name in used if name not in COLUMNS],
         "lower": sorted(lower),
-        "families": methods().families,
+        "families": FAMILIES,
         "columns": {
             "#": _column("#", "rank within the table", number=True),
             "method": _column("method", "method and variant"),

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from xmcbench.evaluation.comparison import Mean, across_datasets
-from xmcbench.reporting.curated import dataset_facts
 from xmcbench.reporting.rows import Group, Leaderboard
+from xmcbench_plugins.board.curated import dataset_facts
 
 FEWEST = 4  # methods of a dataset that counts
 DIGITS = 3

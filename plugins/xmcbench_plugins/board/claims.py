@@ -13,8 +13,9 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
-from xmcbench.reporting.curated import Written, read_model
-from xmcbench.reporting.published import PublishedRow
+from xmcbench.files.yaml_lines import read_model
+from xmcbench.reporting.paper_rows import PublishedRow
+from xmcbench.trial.record_fields import Frozen
 
 CLAIMS = Path(__file__).parent / "leaderboard" / "claims.yaml"
 TrialKey = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -24,7 +25,7 @@ FINDINGS: tuple[Finding, ...] = get_args(Finding)
 AT_PAPERS_SCALE = {"seen": "reproduced", "not seen": "contradicted"}
 
 
-class _Model(Written):
+class _Model(Frozen):
     model_config = ConfigDict(coerce_numbers_to_str=True)
 
 
@@ -116,6 +117,10 @@ class Claim(_Model):
     remark: str = Field("", description="what differs between the two rows of the paper besides")
     needs: str = Field("", description="what the claim needs and no machine had on which the claims ran")
     regimes: tuple[Regime, ...]
+
+    def is_about(self, row: PublishedRow) -> bool:
+        """Whether the row is the one that the paper claims to be better."""
+        return self.paper.is_about(row)
 
     def __str__(self) -> str:
         """The claim and what every regime says of it, in one line."""

@@ -10,8 +10,8 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting.claims import ClaimFile
 from xmcbench.trial.store import Store
+from xmcbench_plugins.board.claims import ClaimFile
 
 
 @pytest.mark.parametrize("num_labels", [100, 40_000, 1_300_000])

@@ -13,15 +13,12 @@ import pytest
 
 from xmcbench.data import find_source
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting.published import (
-    ACCEPTED,
-    SHIPPED,
-    PublishedRow,
-    published_rows,
-    read_published,
-)
+from xmcbench.reporting.paper_rows import PublishedRow
+from xmcbench.reporting.published import published_rows
+from xmcbench_plugins.board.papers import read_published
+from xmcbench_plugins.board.results import ACCEPTED, PUBLISHED
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DOCS = (ROOT / "docs" / "published.md").read_text(encoding="utf-8")
 
 
@@ -218,10 +215,10 @@ def test_a_file_cut_off_anywhere_is_rows_or_an_error(tmp_path: Path) -> None:
 
 def test_what_ships_is_installed_with_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    patterns = project["tool"]["setuptools"]["package-data"]["xmcbench"]
-    installed = {path for pattern in patterns for path in (ROOT / "xmcbench").glob(pattern)}
+    patterns = project["tool"]["setuptools"]["package-data"]["xmcbench_plugins"]
+    installed = {path for pattern in patterns for path in (ROOT / "plugins" / "xmcbench_plugins").glob(pattern)}
     kept = {path.name for path in (ROOT / "leaderboard" / "published").iterdir()}
-    assert kept == {path.name for path in installed if path.parent == SHIPPED}
+    assert kept == {path.name for path in installed if path.parent == PUBLISHED}
     assert kept == {f"{paper}.yaml" for paper in {row.paper for row in published_rows()}}
     accepted = {path for path in installed if ACCEPTED in path.parents}
     assert accepted == {*ACCEPTED.glob("*/*.jsonl"), *ACCEPTED.glob("*.safetensors")}

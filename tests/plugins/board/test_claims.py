@@ -7,15 +7,14 @@ from pathlib import Path
 
 import claims
 import pytest
+from reporting.made import cited
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting.claims import Claim, read_claims
 from xmcbench.reporting.leaderboard_text import render
 from xmcbench.reporting.published import published_rows
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import View
-
-from .made import cited
+from xmcbench_plugins.board.claims import Claim, read_claims
 
 CLAIM = """claims:
   - id: a

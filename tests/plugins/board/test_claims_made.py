@@ -17,11 +17,12 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Estimate, difference
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting.claims import ClaimFile, Column, Regime, read_claims
-from xmcbench.reporting.published import ACCEPTED, published_rows
+from xmcbench.reporting.published import published_rows
 from xmcbench.trial.store import Store
+from xmcbench_plugins.board.claims import ClaimFile, Column, Regime, read_claims
+from xmcbench_plugins.board.results import ACCEPTED
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 METHODS = {"neighbours": {"method": "tfidf-nn"}, "popular": {"method": "popular"}, "again": {"method": "popular"}}
 SEEDS = [0, 1, 2, 3, 4]
 TABLE = [cited("M", 0.5, variant="with"), cited("M", 0.4, variant="without")]

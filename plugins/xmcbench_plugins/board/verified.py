@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from xmcbench.reporting.curated import Written, read_model
+from xmcbench.files.yaml_lines import read_model
 from xmcbench.reporting.rows import MARGIN, Reproduced
+from xmcbench.trial.record_fields import Frozen
 
 if TYPE_CHECKING:
     from xmcbench.trial.record import Record
@@ -24,7 +25,7 @@ FEWEST_SEEDS = 3
 SAME = 0.01  # share of a cost by which two trainings of one trial may differ
 
 
-class Verification(Written):
+class Verification(Frozen):
     """How close the fresh runs of the maintainers are to an accepted result."""
 
     records: dict[str, str] = Field(
@@ -44,7 +45,7 @@ class Verification(Written):
         return f"within {margin:.2f} points (widest: {metric}, {len(self.seeds)} fresh seeds)"
 
 
-class Retraining(Written):
+class Retraining(Frozen):
     """How an accepted trial differs from a training of the maintainers with its own seed."""
 
     records: dict[str, str] = Field(min_length=1, max_length=1, description="of the trial: key and SHA-256 of its file")
@@ -67,7 +68,7 @@ class Retraining(Written):
         return text + f", {cost} {share:.3f} times"
 
 
-class Verifications(Written):
+class Verifications(Frozen):
     """The maintainers' list of what they trained again."""
 
     verified: tuple[Verification, ...] = ()
@@ -110,10 +111,3 @@ def states(path: Path, accepted: Store, records: Iterable[Record]) -> dict[str, 
     named = {key for outcome in listed for key in outcome.records}
     states = {one.key: reproduced(verifications.of(accepted, one)) for one in records if one.key in named}
     return {key: state for key, state in states.items() if state is not None}
-
-
-def of_all(states: Iterable[Reproduced | None]) -> Reproduced | None:
-    """The state of a result of several trials: not reproduced where one is not, else the least that all have."""
-    known = {*states}
-    order = (Reproduced.NOT, None, Reproduced.RETRAINED, Reproduced.VERIFIED)
-    return next(state for state in order if state in known)
