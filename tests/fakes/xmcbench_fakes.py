@@ -21,6 +21,8 @@ import scipy.sparse as sp
 
 from xmcbench import Method, MethodInfo, Predictions, Progress, Run, data, hookimpl, teachers
 from xmcbench.data import Draft, Source
+from xmcbench.trial.provenance import machine
+from xmcbench.trial.record import Record
 
 NUM_TRAIN, NUM_TEST, NUM_LABELS = 30, 40, 20
 
@@ -150,6 +152,8 @@ class Tidy(Ok):
         draws = [random.random(), float(np.random.random())]  # noqa: NPY002
         found = {"litter": len(LITTER), "variable": os.environ.get("LITTER"), "folder": str(Path.cwd()), "draws": draws}
         found |= {"threads": threading.active_count(), "server": psutil.Process().parents()[1].pid, "pid": os.getpid()}
+        made = {"checks": Record.__pydantic_complete__, "facts": machine.cache_info().currsize}
+        found["made"] = {**made, "frozen objects": gc.get_freeze_count()}
         (run.checkpoint.parent / "found.json").write_text(json.dumps(found))
 
 

@@ -65,3 +65,9 @@ def test_the_loss_of_a_guard_ends_one_trial_and_no_other(bench: Bench) -> None:
     assert failure is not None
     assert failure.type == "SIGKILL"
     assert records["ok"].status is Status.OK
+
+
+def test_what_every_trial_makes_alike_is_made_before_its_worker_is_forked(bench: Bench) -> None:
+    (record,) = bench.run(bench.suite(["fake-tidy"])).values()
+    made = found_by(bench, record)["made"]
+    assert all(made.values()), f"each worker makes it again: {made}"

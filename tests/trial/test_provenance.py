@@ -15,7 +15,8 @@ from xmcbench.trial import provenance
 def test_the_facts_of_a_record_are_those_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit is that of the package's checkout, wherever the command was started."""
     monkeypatch.chdir(tmp_path)
-    provenance._fixed.cache_clear()
+    provenance.machine.cache_clear()
+    provenance._git.cache_clear()
     facts = provenance.provenance(["/home/somebody/bin/xmcbench", "run", "suites/quickstart.yaml"])
     assert facts["command"] == ["xmcbench", "run", "suites/quickstart.yaml"]
     assert facts["versions"]["numpy"] == np.__version__

@@ -72,11 +72,17 @@ class DualEncoder(Method):
         "transformers.modeling_layers",
         "transformers.modeling_utils",
         "transformers.models.auto.modeling_auto",
+        "xmcbench.engine.charging",
         "xmcbench.engine.encoders.build",
+        "xmcbench.engine.encoders.network",
         "xmcbench.engine.label_groups",
         "xmcbench.engine.sampling.embeddings",
         "xmcbench.engine.sampling.sharding",
+        "xmcbench.engine.search.rounded",
+        "xmcbench.engine.search.scored",
+        "xmcbench.engine.search.twins",
         "xmcbench.engine.timing",
+        "xmcbench.engine.training.training",
     )
     _kept_index: Index | None = None
 

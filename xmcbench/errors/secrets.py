@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -59,7 +60,11 @@ def redact(text: str) -> str:
     >>> redact("encoder_token: unknown key")
     'encoder_token: unknown key'
     """
-    for secret in sorted(_values(), key=len, reverse=True):
+    return _stripped(text, _values())
+
+
+def _stripped(text: str, secrets: Sequence[str]) -> str:
+    for secret in secrets:
         text = text.replace(secret, MASK)
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
@@ -95,13 +100,19 @@ def _after_line(text: str) -> str:
 
 def redacted(value: Any) -> Any:
     """A copy of nested lists and mappings of which every text is stripped of secrets."""
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, dict):
-        return {
-            redact(str(key)): MASK if _is_named_secret(key, item) else redacted(item) for key, item in value.items()
-        }
-    return [redacted(item) for item in value] if isinstance(value, list | tuple) else value
+    secrets = _values()  # once: the environment may have a hundred variables, and a record has as many texts
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            return _stripped(value, secrets)
+        if isinstance(value, dict):
+            return {
+                _stripped(str(key), secrets): MASK if _is_named_secret(key, item) else clean(item)
+                for key, item in value.items()
+            }
+        return [clean(item) for item in value] if isinstance(value, list | tuple) else value
+
+    return clean(value)
 
 
 def is_secret(name: str, value: Any) -> bool:
@@ -117,8 +128,8 @@ def _is_named_secret(name: Any, value: Any) -> bool:
     return isinstance(value, str) and bool(value) and bool(_SETTING.fullmatch(str(name)))
 
 
-def _values() -> set[str]:
-    """The secrets in this process's environment, and those that were remembered."""
+def _values() -> list[str]:
+    """The secrets in this process's environment, and those that were remembered, the longest first."""
     secrets = set(_remembered)
     for name, value in os.environ.items():
         if _VARIABLE.search(name):
@@ -126,7 +137,7 @@ def _values() -> set[str]:
         elif "://" in value and "@" in value:
             with suppress(ValueError):
                 secrets.add(unquote(urlsplit(value).password or ""))
-    return {secret for secret in secrets if len(secret) >= SHORTEST}
+    return sorted((secret for secret in secrets if len(secret) >= SHORTEST), key=len, reverse=True)
 
 
 class RedactingStream:

@@ -228,7 +228,7 @@ class Registry:
         if not found():  # most entry points are named after the method or the command that they lead to
             self._load_plugins(lambda plugin: plugin.built_in and kind in plugin.kinds and plugin.is_named(name))
         if not found():
-            self._load_built_in(kind)
+            self.load_built_in(kind)
         if not found():
             self._load_all(kind)
         if known := found():
@@ -258,10 +258,11 @@ class Registry:
 
     def _load_all(self, kind: str) -> None:
         """Import the plugins that may register things of one kind."""
-        self._load_built_in(kind)
+        self.load_built_in(kind)
         self._load_plugins(lambda plugin: kind in plugin.kinds)
 
-    def _load_built_in(self, kind: str) -> None:
+    def load_built_in(self, kind: str) -> None:
+        """Import the built-in plugins that may register things of one kind."""
         self._load_plugins(lambda plugin: plugin.built_in and kind in plugin.kinds)
 
     def _load_plugins(self, wanted: Callable[[_Plugin], bool], built_in_first: bool = True) -> None:
@@ -285,7 +286,7 @@ class Registry:
                 self._frameworks.setdefault(origin.distribution, []).extend(new)
                 kinds = _kinds_of(plugin, waiting.kinds)
                 for kind in kinds if built_in_first and not waiting.built_in else ():
-                    self._load_built_in(kind)
+                    self.load_built_in(kind)
                 self._register(point.name, plugin, origin)
             except BaseException as problem:  # also an exit, or an exception that no `Exception` is
                 self._note_broken(point.name, origin, problem)

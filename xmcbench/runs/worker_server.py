@@ -11,6 +11,7 @@ exit code when they have ended, with all that they started; a negative code is m
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -19,6 +20,7 @@ import socket
 import sys
 import traceback
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,6 +31,7 @@ from xmcbench.trial.programs import MARK, adopt_orphans, end_processes, end_with
 
 MAX_REQUEST_BYTES = 65536
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
+IMPORTED = ("xmcbench.runs.worker", "safetensors.numpy", "scipy.sparse", "threadpoolctl")  # in every trial
 
 
 def serve(channel: socket.socket) -> None:
@@ -128,14 +131,35 @@ def _import_for(directory: Path) -> None:
     What cannot be imported here fails in the worker again, which records why.
     """
     try:
-        import_module("xmcbench.runs.worker")
+        for name in IMPORTED:
+            import_module(name)
         from xmcbench.plugins.registry import registry
         from xmcbench.runs.late_imports import import_late
 
         trial = json.loads((directory / "trial.json").read_bytes())["trial"]
         import_late(registry().method(trial["method"]).thing.late_imports)
+        _make_once()
     except Exception:
         traceback.print_exc()
+
+
+@cache
+def _make_once() -> None:
+    """Make what every worker would make again, and always makes alike: pydantic's checks, and facts of the machine."""
+    from xmcbench.data.dataset import DatasetCard
+    from xmcbench.data.prepared import Statistics
+    from xmcbench.plugins.registry import registry
+    from xmcbench.runs.job import Job
+    from xmcbench.trial.provenance import machine
+    from xmcbench.trial.record import Record, why_not_recordable
+
+    for model in (Job, DatasetCard, Statistics, Record):
+        model.model_rebuild()
+    why_not_recordable({}, [])
+    for kind in ("dataset", "evaluator"):
+        registry().load_built_in(kind)
+    machine()
+    gc.freeze()  # a worker's collections pass over the frameworks' objects, and leave their memory shared
 
 
 def _ended() -> dict[int, int]:

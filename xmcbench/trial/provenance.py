@@ -1,4 +1,4 @@
-"""The code, versions, hardware and command that a trial ran with. The fixed part is collected once per process.
+"""The code, versions, hardware and command that a trial ran with. The fixed parts are collected once per process.
 
 A result also depends on the code of a plugin, but its key only has the version that the plugin's author raises. With
 the digest of that code (`xmcbench/plugins/code.py`) in the record a change is noticed whose author forgot to raise the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -40,17 +41,17 @@ def provenance(command: list[str] | None = None) -> dict[str, Any]:
     """The provenance that a record stores, for readers who want to judge or reproduce a result."""
     program, *arguments = command or sys.argv
     # The name of the program only: the folder that it is installed in is private.
-    return {**_fixed(), **_torch(), "command": redacted([Path(program).name, *arguments])}
+    return {"git": _git(CHECKOUT), **machine(), **_torch(), "command": redacted([Path(program).name, *arguments])}
 
 
 @cache
-def _fixed() -> dict[str, Any]:
+def machine() -> dict[str, Any]:
+    """The packages and the hardware, as far as they stay the same."""
     import psutil
 
     from xmcbench.data.pairs import usable_cores  # imports numpy, which a leaderboard of papers does without
 
     return {
-        "git": _git(CHECKOUT),
         "versions": _versions(),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -70,12 +71,14 @@ def _versions() -> dict[str, str]:
     return versions
 
 
+@cache
 def _git(root: Path) -> dict[str, Any]:
     """The commit of the checkout that contains the package; empty if the package is installed without a checkout."""
-    if not (root / ".git").exists():
+    said = ask_git(root, "status", "--porcelain=v2", "--branch") if (root / ".git").exists() else None
+    commit, *lines = (said or "").splitlines() or [""]
+    if not re.fullmatch(r"# branch\.oid [0-9a-f]+", commit):  # no repository, or one without a commit
         return {}
-    commit, changes = ask_git(root, "rev-parse", "HEAD"), ask_git(root, "status", "--porcelain")
-    return {} if commit is None or changes is None else {"commit": commit, "dirty": bool(changes)}
+    return {"commit": commit.split()[-1], "dirty": any(not line.startswith("# ") for line in lines)}
 
 
 def uncommitted() -> list[str]:
