@@ -116,7 +116,7 @@ def test_listings_load_no_numpy(arguments: list[str], tmp_path: Path, monkeypatc
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "xmcbench" in loaded
-    assert not loaded & {"numpy", "scipy"}
+    assert not loaded & {"numpy", "psutil", "scipy"}
 
 
 LATE = "from xmcbench.files.late_modules import load_late; load_late(['methods']); "
@@ -129,6 +129,7 @@ LATE = "from xmcbench.files.late_modules import load_late; load_late(['methods']
         "from numpy import arange; assert arange(3).sum() == 3",
         "import numpy.random; assert numpy.random.default_rng(0).random() < 1",
         "from numpy.typing import NDArray; assert NDArray",
+        "import numpy, psutil; assert psutil.Process().ppid(); assert numpy.ones(1)[0]",
         "import scipy; assert scipy.sparse.csr_array((2, 3)).shape == (2, 3)",
         "import scipy.sparse as sparse; assert sparse.eye_array(2).sum() == 2",
         "import torch; assert torch.ones(2).numpy().sum() == 2",

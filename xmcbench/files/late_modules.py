@@ -1,17 +1,19 @@
 """Modules that are loaded when something of them is first used, for commands that only list.
 
 Nearly every plugin imports numpy, and a listing computes nothing. `importlib.util.LazyLoader` does not help: in Python
-3.11 a second `import` statement loads its modules.
+3.11 a second `import` statement loads its modules. Nor does a listing need pydantic's plugins, for which pydantic would
+read the metadata of all installed packages.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-LATE = ("numpy", "scipy")
+LATE = ("numpy", "psutil", "scipy")
 LISTINGS = {"methods", "datasets", "teachers"}  # commands, beside those with `--dry-run`
 
 
@@ -38,6 +40,7 @@ def load_late(arguments: list[str]) -> None:
     """Make `LATE` modules load late, where the arguments of the command line ask for a listing."""
     if not ("--dry-run" in arguments or LISTINGS & set(arguments[:1])):
         return
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     for name in LATE:
         spec = None if name in sys.modules else find_spec(name)
         if spec is not None:
