@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from xmcbench.reporting.paper_rows import PublishedRow
-from xmcbench.reporting.plots import PAGE, drawing, legend_below, plain, series
 from xmcbench.reporting.published import published_rows
+from xmcbench_plugins.analysis.plots import PAGE, drawing, legend_below, plain, series
 from xmcbench_plugins.board.claims import FINDINGS, Claim, ClaimFile, Column, Question, Regime, read_claims
 from xmcbench_plugins.board.curated import dataset_facts
 

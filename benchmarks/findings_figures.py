@@ -9,10 +9,10 @@ from findings_tables import SHARES
 from studies import ALONG, Method, Study
 
 from xmcbench.evaluation.significance import estimate
-from xmcbench.reporting import plots
 from xmcbench.reporting.names import FAMILIES
 from xmcbench.reporting.rows import mean_curve
 from xmcbench.suite.tables import RANKS
+from xmcbench_plugins.analysis import plots
 
 BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
 OVER_CURVES = {"fontsize": 6, "va": "center", "arrowprops": plots.LEADER, "bbox": BEHIND}  # a method's number

@@ -29,7 +29,6 @@ from xmcbench.evaluation.significance import (
     relation_shown,
     significant_together,
 )
-from xmcbench.reporting import plots
 from xmcbench.reporting.make_rows import newest_versions
 from xmcbench.reporting.names import NamedMethod, named
 from xmcbench.suite.tables import RANKS
@@ -38,6 +37,7 @@ from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import flatten
 from xmcbench.trial.versions import Versions
+from xmcbench_plugins.analysis import plots
 
 METRICS = ("P@1", "P@5", "PSP@5", "macro-F1@5", "R@100")
 ALONG = "nDCG@5"  # on held-out queries, along the budget

@@ -19,7 +19,7 @@ Family = Literal[
     "no annotations",
     "other",
 ]
-FAMILIES: tuple[Family, ...] = get_args(Family)  # each with a colour of `xmcbench/reporting/plots.py`, in its order
+FAMILIES: tuple[Family, ...] = get_args(Family)  # each has a colour in figures and on the page, in this order
 
 
 class NamedMethod(Frozen):

@@ -182,11 +182,11 @@ def analyse(
     """
     from xmcbench.data import load
     from xmcbench.reporting.find import find_trial, find_trials
-    from xmcbench.reporting.processor_time import processor_table
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.runs.saved_model import load_calibration
     from xmcbench.suite.tables import RANKS
     from xmcbench.trial.store import Store
+    from xmcbench_plugins.analysis.processor_time import processor_table
     from xmcbench_plugins.analysis.tables import (
         across_datasets_table,
         analyse_together,

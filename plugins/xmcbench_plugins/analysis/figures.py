@@ -17,7 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from xmcbench.evaluation.analysis import DECILES, SIMILARITY, SIMILARITY_OF_TAIL, Analysis
-from xmcbench.reporting.plots import (
+from xmcbench.reporting.rows import CHART_COSTS, CURVE_COSTS, Group, Leaderboard, Row, budget_text, costs, mean_curve
+from xmcbench.reporting.text_table import short_number
+from xmcbench.trial.record import Record
+from xmcbench_plugins.analysis.plots import (
     COLOURS,
     LEADER,
     PAGE,
@@ -29,9 +32,6 @@ from xmcbench.reporting.plots import (
     plain,
     series,
 )
-from xmcbench.reporting.rows import CHART_COSTS, CURVE_COSTS, Group, Leaderboard, Row, budget_text, costs, mean_curve
-from xmcbench.reporting.text_table import short_number
-from xmcbench.trial.record import Record
 from xmcbench_plugins.analysis.tables import relative_gain
 
 DIRECT = 8  # lines of a figure, and names beside points: the best methods only, readers cannot distinguish more

@@ -15,7 +15,6 @@ import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
 from xmcbench.data import Dataset
-from xmcbench.data.likeness import NEAR, likeness
 from xmcbench.data.pairs import binary, contains
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis, analyse, partitions
@@ -28,6 +27,7 @@ from xmcbench.reporting.rows import budget_text, grouped
 from xmcbench.reporting.text_table import TextTable
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
+from xmcbench_plugins.analysis.likeness import NEAR, likeness
 from xmcbench_plugins.analysis.suite_tables import ResampledRecord
 
 

@@ -168,8 +168,8 @@ def _withdraw(runs: Sequence[str], to: Path) -> list[str]:
 def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> list[str]:
     """Add trials to the accepted results, but those with which something is wrong."""
     from xmcbench.reporting.find import find_trials
-    from xmcbench.reporting.processor_time import processor_time
     from xmcbench.trial.store import Store
+    from xmcbench_plugins.analysis.processor_time import processor_time
     from xmcbench_plugins.board import acceptance, submission
 
     store, accepted, problems, good, known = Store(place), Store(to), [], [], set()
@@ -207,8 +207,8 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
     Costs are recounted of trials that are not in `base` as they are here.
     """
     from xmcbench.files.atomic import atomic_write
-    from xmcbench.reporting.processor_time import processor_time
     from xmcbench.trial.store import Store, StoreError
+    from xmcbench_plugins.analysis.processor_time import processor_time
     from xmcbench_plugins.board import acceptance, review, submission
     from xmcbench_plugins.board.verified import read_verifications
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from xmcbench.data.dataset import Dataset
-from xmcbench.reporting.plots import COLOURS, drawing, plain
+from xmcbench_plugins.analysis.plots import COLOURS, drawing, plain
 
 MAX_POINTS = 2000  # of the curve
 

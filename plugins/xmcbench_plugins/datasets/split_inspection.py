@@ -11,7 +11,7 @@ import numpy as np
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.extent import DOMINATES
-from xmcbench.data.likeness import likeness
+from xmcbench_plugins.analysis.likeness import likeness
 from xmcbench_plugins.datasets.inspection import Kind, Report, Severity
 
 DISAGREE = 0.3  # share of the test rows on which two methods differ in P@1, where neither is much better

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from xmcbench.reporting.plots import COLOURS, PAGE, drawing, label_points, plain
+from xmcbench_plugins.analysis.plots import COLOURS, PAGE, drawing, label_points, plain
 from xmcbench_plugins.serving.cost import WITHIN, Cost, on_front
 
 DECADE = 10  # ratio of the slowest model to the fastest one, above which milliseconds have a logarithmic axis

@@ -8,10 +8,10 @@ from commands import call
 from fakes.bench import Bench
 
 from xmcbench.data import load
-from xmcbench.data.likeness import likeness
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.archive import Archive
 from xmcbench.reporting.ranked_groups import leaderboard
+from xmcbench_plugins.analysis.likeness import likeness
 from xmcbench_plugins.analysis.tables import near_table
 
 

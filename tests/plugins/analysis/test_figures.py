@@ -13,12 +13,11 @@ from reporting.made import record
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.calibration import reliability
-from xmcbench.reporting import plots
-from xmcbench.reporting.plots import UNDATED, drawing
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import View
-from xmcbench_plugins.analysis import figures
+from xmcbench_plugins.analysis import figures, plots
 from xmcbench_plugins.analysis.figures import write_analysis_figures, write_figures
+from xmcbench_plugins.analysis.plots import UNDATED, drawing
 
 pytest.importorskip("matplotlib")
 MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from reporting.made import record
-from xmcbench.reporting.processor_time import FEWEST, processor_table, processor_time
+
 from xmcbench.trial.record import Record
+from xmcbench_plugins.analysis.processor_time import FEWEST, processor_table, processor_time
 
 COSTS = np.array([2e-9, 3e-5, 1e-3])  # seconds of an operation, a token and a step
 
