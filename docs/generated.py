@@ -408,11 +408,11 @@ def _entries(name: str) -> Iterator[tuple[str, str]]:
         return
     yield _entry(name, thing)
     if isinstance(thing, type):
-        listed = API_NAMES - {name}
+        listed = [each for each in thing.__mro__[1:] if each.__name__ in API_NAMES]  # bases with rows of their own
         classes = (
             [each for each in thing.__mro__ if each.__module__.startswith("xmcbench")] if name in BASES else [thing]
         )
-        classes = [each for each in classes if each.__name__ not in listed]
+        classes = [each for each in classes if not any(issubclass(base, each) for base in listed)]
         for member in dict.fromkeys(member for each in reversed(classes) for member in vars(each)):
             own = inspect.getattr_static(thing, member)
             if not member.startswith("_") and isinstance(own, types.FunctionType | property | classmethod):

@@ -258,7 +258,7 @@ def test_progress_is_told(small_encoder: str, data: TrainingData, tmp_path: Path
 def test_long_passes_over_the_texts_report_their_progress(
     small_encoder: str, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xmcbench.engine.dual_encoder.QUIET_SECONDS", -1.0)
+    monkeypatch.setattr("xmcbench.engine.vector_method.QUIET_SECONDS", -1.0)
     reports: list[Progress] = []
     method = watched(small_encoder, negatives="hard", micro_batch_tokens=64)
     fit(method, data, tmp_path, {"epochs": 1.01}, report=reports.append)
