@@ -32,7 +32,7 @@ PARTS = (
 # What watches over lists of methods, datasets and published rows.
 WATCHING = (
     "tests/plugins/sources/test_catalog.py",
-    "tests/reporting/test_printed_rows.py",
+    "tests/plugins/board/test_printed_rows.py",
     "tests/plugins/board/test_papers.py",
     "tests/test_corridors.py",
     "tests/test_package.py",

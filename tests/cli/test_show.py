@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import yaml
@@ -15,7 +16,8 @@ from xmcbench.reporting.describe import describe
 from xmcbench.reporting.words import chosen_on
 from xmcbench.trial.packed import Packed
 from xmcbench.trial.record import Failure, Record, Status, decode
-from xmcbench_plugins.board.results import ACCEPTED
+
+ACCEPTED = Path(__file__).parents[2] / "leaderboard" / "measured"
 
 Show = Callable[..., str]
 

@@ -10,10 +10,8 @@ import pytest
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting.leaderboard_text import FORMATS, render
-from xmcbench.reporting.published import published_rows
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Group, Leaderboard, Row, View
-from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.budget import Budget
 
 from .made import cited, record
@@ -39,7 +37,7 @@ def test_published_rows_are_never_in_a_group_with_measured_ones() -> None:
     assert named(table) == [("measured", ["dexml"]), ("published", ["NGAME", "DEXML"])]
     for format in FORMATS:
         text = render(table, format)
-        assert text.index("DEXML" if format == "latex" else "dexml") < text.index("NGAME")
+        assert text.casefold().index("dexml") < text.index("NGAME")
 
 
 def test_tracks_and_protocols_are_apart() -> None:
@@ -145,12 +143,6 @@ def test_a_mark_stays_where_a_name_is_cut() -> None:
     assert "aaa…‡" in text
 
 
-def test_no_format_names_a_place_on_this_machine() -> None:
-    board = leaderboard([], published_rows())
-    for format in ("json", "csv"):
-        assert ".yaml" not in render(board, format)
-
-
 def test_the_best_rows_are_kept_and_the_others_counted() -> None:
     table = leaderboard(
         [record(str(i), i / 10) for i in range(5)], [cited(str(i), i / 10) for i in range(4)], View(top=2)
@@ -188,20 +180,6 @@ def test_columns_are_as_asked_or_those_that_are_known() -> None:
         leaderboard([], rows, View(columns=["encodr"]))
     with pytest.raises(UnknownNameError, match="--group-by: unknown column"):
         leaderboard([], rows, View(group_by="P@1"))
-
-
-def test_rows_of_every_dataset_make_tables_in_every_format() -> None:
-    board = leaderboard([], published_rows())
-    for format in FORMATS:
-        text = render(board, format)
-        for group in board.groups:
-            assert group.dataset in text.replace("\\", "")
-
-
-@pytest.mark.parametrize("width", [60, 80, 120, 160])
-def test_tables_fit_the_terminal(width: int) -> None:
-    text = render(leaderboard([], published_rows()), "table", width)
-    assert max(map(len, text.splitlines())) <= width
 
 
 def test_a_view_takes_headings_any_case_and_one_spelling_of_an_encoder() -> None:
@@ -288,8 +266,3 @@ def test_seeds_have_an_interval_of_their_mean() -> None:
     assert high - low > 2 * 1.96 * error
     (row,) = only(leaderboard(records)).rows
     assert row.intervals == {}
-
-
-def test_every_fact_of_a_row_has_a_column() -> None:
-    facts = {name for group in leaderboard([record()], published_rows()).groups for name in group.every_column}
-    assert facts <= set(COLUMNS)

@@ -244,7 +244,7 @@ def test_a_lock_that_keeps_nobody_out_is_known(store: Store) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        "leaderboard", "compare a b", "show a", "submit a", "submit --check --to {store}", "rescore",
+        "leaderboard", "compare a b", "show a", "rescore",
         "predict a --text x", "analyse a", "run {suite} --dry-run", "tables {suite}",
     ],
 )  # fmt: skip

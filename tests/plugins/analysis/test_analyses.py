@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reporting.leaderboards import analysed, measured
 from reporting.made import record
 
+from plugins.leaderboards import analysed, measured
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, SIMILARITY_OF_TAIL, Analysis
 from xmcbench.evaluation.calibration import reliability
 from xmcbench_plugins.analysis.tables import analysis_tables, names, write_analyses

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from reporting.leaderboards import HOSTILE, analysed, board, measured, published
 from reporting.made import record
 
+from plugins.leaderboards import HOSTILE, analysed, board, measured, published
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.calibration import reliability
 from xmcbench.reporting.ranked_groups import leaderboard

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reporting.leaderboards import analysed, board, claims
 
+from plugins.leaderboards import analysed, board, claims
 from xmcbench_plugins.board.page import write_page
 
 from .browser import browser

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reporting.leaderboards import HOSTILE, METRICS, board, many
 from reporting.made import record
 
+from plugins.leaderboards import HOSTILE, METRICS, board, many
 from xmcbench.evaluation.comparison import across_datasets
 from xmcbench.evaluation.significance import difference, samples
 from xmcbench.reporting.compared_rows import Resampled

@@ -11,12 +11,14 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from reporting.leaderboards import HOSTILE, board
+from reporting.made import record
 
+from plugins.leaderboards import HOSTILE, board
 from xmcbench.data import find_source
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.notes import CHECKED
 from xmcbench.reporting.published import published_rows
+from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Reproduced
 from xmcbench.trial.predictions import Predictions
 from xmcbench_plugins.board import write_html
@@ -94,6 +96,13 @@ def test_new_results_are_a_feed(tmp_path: Path) -> None:
     assert dates == sorted(dates, reverse=True)
     titles = [entry.findtext("{*}title") for entry in feed.iterfind("{*}entry")]
     assert any(title.startswith(f"made/{HOSTILE}: P@1 12.35") for title in titles if title)
+
+
+def test_the_feed_is_xml_whatever_a_record_says(tmp_path: Path) -> None:
+    evil = record("=cmd\x1b[31m\x07\u202e\x9b2J\r", ended="2027\x00\x1b")
+    write_page(leaderboard([evil]), {evil.key: evil}, tmp_path)
+    feed = ElementTree.parse(tmp_path / "feed.xml").getroot()
+    assert [("=cmd" in (entry.findtext("{*}title") or "")) for entry in feed.iterfind("{*}entry")] == [True]
 
 
 def test_a_record_shows_each_metric_once_before_the_fold(tmp_path: Path) -> None:

@@ -445,3 +445,18 @@ def test_what_the_project_holds_passes_the_check(capsys: pytest.CaptureFixture[s
     """As CI has it, where datasets that are made can be made."""
     folder = Path(__file__).parents[3] / "leaderboard" / "measured"
     assert call("submit", "--check", "--to", folder, "--base", folder) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["submit a --store {place}", "submit --check --to {place}"])
+@pytest.mark.parametrize("file", ["trials", ""])
+def test_a_store_whose_folder_is_a_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, file: str
+) -> None:
+    place = tmp_path / "results"
+    if file:
+        place.mkdir()
+    (place / file).write_text("no folder")
+    code, _, errors = told(capsys, *command.format(place=place).split())
+    assert code == 2
+    (line,) = (line for line in errors.splitlines() if not line.endswith("so far"))
+    assert line.startswith(f"error: {place}")

@@ -11,16 +11,15 @@ from typing import Any
 
 import pytest
 import yaml
+from reporting.made import cited, record
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting.leaderboard_text import render
+from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.reporting.published import published_rows
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Row, View
-from xmcbench.suite.tables import RANKS
+from xmcbench.suite.tables import COLUMNS, RANKS
 from xmcbench_plugins.board.results import PUBLISHED
-
-from .made import cited
 
 
 def shown(*rows: Any, **view: Any) -> list[Row]:
@@ -165,3 +164,28 @@ def test_an_unknown_role_is_an_error_of_one_line(tmp_path: Path, row: str, messa
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{path}:")
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_no_format_names_a_place_on_this_machine() -> None:
+    board = leaderboard([], published_rows())
+    for format in ("json", "csv"):
+        assert ".yaml" not in render(board, format)
+
+
+def test_rows_of_every_dataset_make_tables_in_every_format() -> None:
+    board = leaderboard([], published_rows())
+    for format in FORMATS:
+        text = render(board, format)
+        for group in board.groups:
+            assert group.dataset in text.replace("\\", "")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160])
+def test_tables_fit_the_terminal(width: int) -> None:
+    text = render(leaderboard([], published_rows()), "table", width)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_every_fact_of_a_row_has_a_column() -> None:
+    facts = {name for group in leaderboard([record()], published_rows()).groups for name in group.every_column}
+    assert facts <= set(COLUMNS)

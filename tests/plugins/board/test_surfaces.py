@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reporting.made import LEDGER, failed, record
 
 from xmcbench.reporting.leaderboard_text import answer, render
 from xmcbench.reporting.ranked_groups import leaderboard
@@ -24,8 +25,6 @@ from xmcbench.reporting.text_table import LATEX_SPECIAL
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 from xmcbench_plugins.board.page.payload import payload
-
-from .made import LEDGER, failed, record
 
 PLAIN, SUBJECT = "plain", "subject"
 COUNTS = ("encoder_tokens", "steps", "flops", "num_parameters")

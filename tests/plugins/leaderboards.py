@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from evaluation.cases import pairs
+from reporting.made import failed, record
 
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.evaluation import rank
@@ -15,8 +16,6 @@ from xmcbench.suite.tables import RANKS
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status
 from xmcbench_plugins.board.claims import ClaimFile
-
-from .made import failed, record
 
 HOSTILE = "<script>document.title = 'taken'</script><img src=x onerror=\"document.title = 'taken'\">&amp;{{data}}"
 METRICS = ("P@1", "P@5", "PSP@5")

@@ -6,15 +6,15 @@ import ast
 from pathlib import Path
 
 import pytest
-
 from reporting.made import record
+
 from xmcbench.runs.plan import explain
 from xmcbench.trial.budget import Budget, Ledger, over_budget
 from xmcbench.trial.record import Record, Status
 from xmcbench_plugins.analysis.suite_tables import check_equal_budgets
 from xmcbench_plugins.board.acceptance import ledger_problems
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LIMIT = 2_000_000
 
 

@@ -16,9 +16,9 @@ import pytest
 from commands import told
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reporting.made import record
 
 import xmcbench as xb
-from reporting.made import record
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.bootstrap import RESAMPLES
 from xmcbench.evaluation.significance import samples
@@ -224,7 +224,7 @@ def test_of_two_codes_that_ended_in_one_second_one_is_the_newer_for_all() -> Non
 
 def test_accepted_rows_stay_whole() -> None:
     """None of the records that stand on the board is in another row than its versions say."""
-    records = Store(Path(__file__).parents[2] / "leaderboard" / "measured").records()
+    records = Store(Path(__file__).parents[3] / "leaderboard" / "measured").records()
     assert len({own.but_seed for own in records}) == len({own.trial.but_seed for own in records})
 
 
