@@ -7,14 +7,14 @@ distinct variants.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, is_unbounded, unanswered, what_is_wrong
-from xmcbench.reporting.rows import Row, grouped, share_spent
+from xmcbench.reporting.rows import Row, Uneven, grouped, share_spent
 from xmcbench.reporting.text_table import Value
 from xmcbench.reporting.words import chosen_on
 from xmcbench.trial.alike import by_result, code_name, redefined, several_codes, superseded
@@ -73,10 +73,11 @@ def measured_rows(
     ]
     variants = [", ".join(filter(None, both)) for both in zip(settings, codes, strict=True)]
     old = redefined(records, _installed)
-    return [
+    rows = [
         replace(_row(group, *texts), redefined=old.get(group[0].key, ()))
         for group, *texts in zip(groups, variants, older, strict=True)
     ]
+    return _with_uneven(rows)
 
 
 def _installed(evaluator: str) -> str:
@@ -134,6 +135,38 @@ def is_unlimited(records: Sequence[Record], budget: Budget) -> bool:
     limited = any(record.spent.get(name) for record in records for name in limits)
     solved = any(record.spent.get("solver_flops") for record in records) and not {"flops", "device_seconds"} & {*limits}
     return solved or not limited
+
+
+def _with_uneven(rows: Sequence[Row]) -> list[Row]:
+    """The measured rows of a table, each with what it had that others had not, or had not itself."""
+    held_out, chosen = any(row.held_out for row in rows), any(_chose(row) for row in rows)
+    tuned = [row for row in rows if row.tuned]
+    cut = any(not row.unlimited for row in tuned)
+    sequences = any(_trains(row) and not row.single_words for row in rows)
+
+    def uneven(row: Row) -> Iterator[Uneven]:
+        if held_out and not row.held_out:
+            yield Uneven.ALL_QUERIES
+        if chosen and row.held_out and row.facts.get("steps") and not _chose(row):
+            yield Uneven.LAST_WEIGHTS
+        if tuned and not row.tuned:
+            yield Uneven.NOT_TUNED
+        if row.tuned and row.unlimited and cut:
+            yield Uneven.WHOLE_SAMPLES
+        if sequences and row.single_words:
+            yield Uneven.SINGLE_WORDS
+
+    return [replace(row, uneven=tuple(uneven(row)) if _trains(row) else ()) for row in rows]
+
+
+def _chose(row: Row) -> bool:
+    """Whether held-out queries chose one of several checkpoints."""
+    return row.held_out > 0 and row.evaluations > 1
+
+
+def _trains(row: Row) -> bool:
+    """Whether it takes steps, or is an outside program, whose operations nobody counts."""
+    return bool(row.metrics) and bool(row.facts.get("steps") or "flops" not in row.facts or row.tuned)
 
 
 def encoder_text(settings: dict[str, Any]) -> str:

@@ -18,7 +18,6 @@ from xmcbench.reporting.paper_rows import Claim, PublishedRow
 from xmcbench.reporting.printed_rows import merged_rows
 from xmcbench.reporting.rows import Group, Leaderboard, Reproduced, Row, Source, View, cell, column_name, grouped
 from xmcbench.reporting.text_table import folded
-from xmcbench.reporting.uneven import with_uneven
 from xmcbench.suite.tables import COLUMNS, ranking_metric
 from xmcbench.trial.alike import fused_before
 from xmcbench.trial.budget import Budget, UnknownBudget
@@ -194,7 +193,7 @@ def _measured_groups(
                 stated=not checked and any(map(is_stated, row.keys)),
                 accepted=checked,
             )
-            for row in with_uneven(measured_rows(comparable_records, versions, outdated))
+            for row in measured_rows(comparable_records, versions, outdated)
             for checked in (all(key in accepted for key in row.keys),)
         ]
         source: Source = "imported" if isinstance(budget, UnknownBudget) else "measured"

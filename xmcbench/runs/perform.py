@@ -54,10 +54,12 @@ def perform(attempt: Attempt) -> Record | None:
     attempt.note_code()
     attempt.note_pretrained()
     attempt.measured["import_cpu_seconds"] = import_late(method.late_imports)
-    # Several workers always train: they could not agree on what is in the store.
+    # A trial that differs only in how its model scores takes over a stored training. Several workers always train: they
+    # could not agree on what is in the store.
     shared = same_training(trial, method, store) if worker.size == 1 else None
-    forks = worker.fork and worker.rank == 0 and not trial.held_out_only
-    fresh = FreshProcess(partial(build_method, trial), partial(embedders_of, attempt.job)) if forks else None
+    # The process that `check` asks is forked now: it has nothing of the training but the saved model.
+    checks = worker.fork and worker.rank == 0 and not trial.held_out_only
+    fresh = FreshProcess(partial(build_method, trial), partial(embedders_of, attempt.job)) if checks else None
     held_out = None
     if shared is None:
         selection, budget = trial.selection, trial.budget

@@ -55,7 +55,12 @@ class MethodInfo:
 
 
 class Method(ABC):
-    """A way to rank labels. The harness builds it from a `Config`, fits it once and asks it for predictions."""
+    """A way to rank labels. The harness builds it from a `Config`, fits it once and asks it for predictions.
+
+    Every method defines `name`, `info`, `fit`, `predict`, `save` and `load`; the rest has defaults. In the order of a
+    trial: `following`, `skip` and `check_machine` when it is planned, `fit`, `save`, `predict`, and `load` in a process
+    that was not trained.
+    """
 
     name: ClassVar[str]
     info: ClassVar[MethodInfo]
