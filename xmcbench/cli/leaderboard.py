@@ -145,8 +145,8 @@ def show(
     from xmcbench.reporting.describe import reproducing_suite
     from xmcbench.trial.store import Store
 
-    place, found = Store(store), api.show(run, everything=everything, seed=seed, store=store)
-    record = found.record
+    place, description = Store(store), api.show(run, everything=everything, seed=seed, store=store)
+    record = description.record
     if format == "json":
         return echo(record.model_dump_json(indent=1))
     if format == "suite":
@@ -155,7 +155,7 @@ def show(
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
-    for title, rows in found.sections.items():
+    for title, rows in description.sections.items():
         console.print(Text(title, style="bold"))
         width = max(len(name) for name, _ in rows)
         for name, value in rows:

@@ -188,9 +188,9 @@ def _read_split(paths: list[Path], text: str, num_labels: int) -> Split:
     else:
         targets = read_targets(paths[1])
     if targets.shape != (len(texts), num_labels):
-        found = f"found {targets.shape[0]} rows and {targets.shape[1]} labels"
+        sizes = f"found {targets.shape[0]} rows and {targets.shape[1]} labels"
         wanted = f"{len(texts)} rows (texts in {paths[0].name}) and {num_labels} labels (label texts)"
-        raise XMCBenchError(f"{paths[1]}: {found}, expected {wanted}")
+        raise XMCBenchError(f"{paths[1]}: {sizes}, expected {wanted}")
     return Split(texts, targets)
 
 
@@ -228,9 +228,9 @@ def _read_json(path: Path, text: str, num_labels: int = -1) -> tuple[PackedTexts
                 weights.extend(line_weights)
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
                 fields = "title, content" + (", target_ind, target_rel" if num_labels >= 0 else "")
-                found = f"no key {error}" if isinstance(error, KeyError) else str(error).removeprefix("found ")
-                place = f"{path}: line {block.first_line + i}"
-                raise XMCBenchError(f"{place}: found {found}, expected a JSON object with {fields}") from error
+                fault = f"no key {error}" if isinstance(error, KeyError) else str(error).removeprefix("found ")
+                where = f"{path}: line {block.first_line + i}"
+                raise XMCBenchError(f"{where}: found {fault}, expected a JSON object with {fields}") from error
             data += encoded
             lengths.append(len(encoded))
             counts.append(len(line_labels))

@@ -253,9 +253,9 @@ def _integers(block: Block, starts: np.ndarray, ends: np.ndarray, expected: str)
     # The last eight digits of each number, then the eight before these, and so on.
     padded = np.concatenate([np.zeros(_WORD, np.uint8), block.data])
     numbers = np.zeros(len(starts), np.int64)
-    for place in range(0, min(int(lengths.max(initial=0)), MAX_DIGITS), _WORD):
-        words, bad = _eight_digits(padded, ends - place, np.clip(lengths - place, 0, _WORD))
-        numbers += words * 10**place
+    for power in range(0, min(int(lengths.max(initial=0)), MAX_DIGITS), _WORD):
+        words, bad = _eight_digits(padded, ends - power, np.clip(lengths - power, 0, _WORD))
+        numbers += words * 10**power
         wrong |= bad
     if wrong.any():
         first = int(np.argmax(wrong))
@@ -318,8 +318,8 @@ def _values(block: Block, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         numbers = np.array([_number(string) for string in strings])
     if not (finite := np.isfinite(numbers)).all():
         first = int(np.argmin(finite))
-        found = repr(strings[first].decode(errors="replace"))
-        raise block.error(int(starts[first]), found, f"{ENTRY} with a finite number as value")
+        value_text = repr(strings[first].decode(errors="replace"))
+        raise block.error(int(starts[first]), value_text, f"{ENTRY} with a finite number as value")
     return np.broadcast_to(numbers, count) if len(strings) == 1 else numbers
 
 

@@ -265,6 +265,6 @@ def repeated(texts: PackedTexts) -> np.ndarray:
     >>> repeated(PackedTexts.of(["a", "b", "a", "", ""])).tolist()
     [True, False, True, False, False]
     """
-    _, place, counts = np.unique(texts.hashes(), return_inverse=True, return_counts=True)
-    equal: np.ndarray = (counts[place] > 1) & (texts.lengths > 0)
+    _, which, counts = np.unique(texts.hashes(), return_inverse=True, return_counts=True)
+    equal: np.ndarray = (counts[which] > 1) & (texts.lengths > 0)
     return equal

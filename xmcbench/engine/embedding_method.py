@@ -245,7 +245,7 @@ class EmbeddingMethod(DualEncoder):
         rates = {p: rate for part, rate in parts for p in part.parameters() if p.requires_grad}
         groups = [
             {
-                "params": [p for p, own in rates.items() if own == rate and (p.ndim > 1) == matrix],
+                "params": [p for p, own_rate in rates.items() if own_rate == rate and (p.ndim > 1) == matrix],
                 "lr": rate,
                 "weight_decay": self.config.weight_decay * matrix,
             }
@@ -309,8 +309,8 @@ class Training:
 
         run, kept, charging = self.run, self.checkpoints, self.method.charging
         last = self._last_passes()
-        if place := kept.restore():
-            self.epoch, self.index = place
+        if position := kept.restore():
+            self.epoch, self.index = position
         else:
             with charging.counted("prepare"), torch.no_grad():
                 self.method.begin(all_embeddings(self.method))
@@ -363,8 +363,8 @@ class Training:
         run, kept = self.run, self.checkpoints
         for name, peak in (("worker_bytes", peak_memory()), ("worker_device_bytes", device_peak_memory())):
             if peak is not None:
-                own = torch.tensor([peak], device=default_device())
-                setattr(run.ledger, name, self.workers.gather(own).tolist())
+                bytes_here = torch.tensor([peak], device=default_device())
+                setattr(run.ledger, name, self.workers.gather(bytes_here).tolist())
         kept.save(self.epoch, self.index)  # a kill while it indexes or predicts must not cost the last minute
         kept.restore_best()
 
@@ -392,7 +392,7 @@ class Training:
         import torch
 
         method, run, ledger = self.method, self.run, self.run.ledger
-        place = f"step {ledger.steps}, epoch {self.epoch}, batch {self.index}"
+        where = f"step {ledger.steps}, epoch {self.epoch}, batch {self.index}"
         method.encoder.train()
         method.modules.train()
         coarse = tensor_float32(method.config.precision == "bf16")
@@ -422,7 +422,7 @@ class Training:
             for what, number in (("loss", value), ("norm of the gradient", norm)):
                 if not math.isfinite(number):
                     hint = "lower learning_rate or raise temperature"
-                    raise NonFiniteLossError(f"the {what} is {number} at {place}: {hint}")
+                    raise NonFiniteLossError(f"the {what} is {number} at {where}: {hint}")
             self.update.apply(rate, norm)
             self._after_step(embedded)
         return {"loss": value, "gradient": norm}

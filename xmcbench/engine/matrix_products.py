@@ -197,8 +197,8 @@ def _of_three(*tensors: Any, **_: Any) -> int:
     sizes = []
     for tensor, missing in zip(tensors[:3], tensors[3:6], strict=True):
         shape = list(tensor.shape)
-        for place in missing:
-            shape.insert(place, 1)
+        for dimension in missing:
+            shape.insert(dimension, 1)
         sizes.append(shape)
     return 2 * prod(int(max(own)) for own in zip(*sizes, strict=True))
 

@@ -178,8 +178,8 @@ def fit_calibration(predictions: Predictions, targets: scipy.sparse.csr_array) -
 
 def _isotonic(scores: np.ndarray, true: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The points [M] of the ascending function of scores [P] that is nearest, in squares, to what is true [P]."""
-    values, place, pairs = np.unique(scores, return_inverse=True, return_counts=True)
-    shares = np.bincount(place, true, len(values)) / pairs
+    values, which, pairs = np.unique(scores, return_inverse=True, return_counts=True)
+    shares = np.bincount(which, true, len(values)) / pairs
     fitted = scipy.optimize.isotonic_regression(shares, weights=pairs).x
     ends = np.flatnonzero(np.diff(fitted) > 0)
     kept = np.unique([0, *ends, *(ends + 1), len(values) - 1])  # both ends of each level
@@ -198,8 +198,8 @@ def _best_cut(probability: np.ndarray, rank: np.ndarray, true: np.ndarray, num_t
     order = np.argsort(-probability, kind="stable")
     best, cut = -1.0, Cut(1.0)
     for most in (NO_LIMIT, *range(SHOWN, 0, -1)):
-        own = order[rank[order] < most]
-        sorted_, found = probability[own], np.cumsum(true[own])
+        kept = order[rank[order] < most]
+        sorted_, found = probability[kept], np.cumsum(true[kept])
         last = np.flatnonzero(np.append(sorted_[1:] != sorted_[:-1], True))  # pairs of one probability: all or none
         f1 = 2 * found[last] / (last + 1 + num_true)
         if f1.max() > best:

@@ -42,8 +42,8 @@ def compare_rows(first: Mapping[str, Sample], second: Mapping[str, Sample]) -> t
 
 def stored_samples(store: Store, records: Sequence[Record], metrics: Sequence[str]) -> dict[str, Sample]:
     """By metric: what trials that differ in their seed alone come to. Metrics without replicates are left out."""
-    found = samples(records, [store.resampled(record, metrics) for record in records])
-    return {name: sample for name, sample in found.items() if name in metrics}
+    known = samples(records, [store.resampled(record, metrics) for record in records])
+    return {name: sample for name, sample in known.items() if name in metrics}
 
 
 # Several datasets ----------------------------------------------------------------------------------------------------

@@ -77,20 +77,20 @@ def parse_metric(metric: str, evaluators: Mapping[str, Evaluator]) -> tuple[Eval
 
 def find_evaluators(metrics: Iterable[str], where: str = "") -> dict[str, Evaluator]:
     """The registered evaluators that `metrics` name. Imports third-party plugins only where a name is not built in."""
-    found: dict[str, Evaluator] = {}
+    evaluators: dict[str, Evaluator] = {}
     for metric in metrics:
         name, k = _split(metric, where)
         family, _, given = name.partition(":")
         try:
-            found[name] = registry().thing("evaluator", family)
+            evaluators[name] = registry().thing("evaluator", family)
         except UnknownNameError:
             known = [f"{evaluator.name}@{k}" for evaluator in registry().all("evaluator")]
             raise registry().unknown("metric", metric, known, where) from None
         if ":" in name:
             from xmcbench.evaluation.parameters import with_parameters  # imports pydantic's adapters of types
 
-            found[name] = with_parameters(found[name], given, metric, where)
-    return found
+            evaluators[name] = with_parameters(evaluators[name], given, metric, where)
+    return evaluators
 
 
 def lower_is_better(evaluators: Mapping[str, Evaluator]) -> tuple[str, ...]:

@@ -184,8 +184,8 @@ def fit_fusion(
 
     def value(weights_P: np.ndarray) -> float:
         ranked = candidates.ranked(Weighted(weights_P).scores(candidates), k)
-        found = score(find_hits(ranked, targets, inverse_propensity_L), [metric], evaluators)[metric]
-        return worth(metric, found, lower)
+        reached = score(find_hits(ranked, targets, inverse_propensity_L), [metric], evaluators)[metric]
+        return worth(metric, reached, lower)
 
     return Weighted(max((np.array(point) / STEPS for point in even_first), key=value))
 

@@ -91,9 +91,9 @@ def of_ranked_rows(indices: np.ndarray, scores: np.ndarray, expected: Expected) 
     held = indices != -1
     ascending = (scores[:, 1:] > scores[:, :-1]) & held[:, 1:] & held[:, :-1]
     if ascending.any():
-        query, place = np.argwhere(ascending)[0]
+        query, rank = np.argwhere(ascending)[0]
         raise expected.error(
-            f"query {query}: found score {scores[query, place]:.7g} before {scores[query, place + 1]:.7g}, "
+            f"query {query}: found score {scores[query, rank]:.7g} before {scores[query, rank + 1]:.7g}, "
             "expected the best label first"
         )
     return Entries.of_rows(held.sum(axis=1), indices[held], scores[held], ordered=True)

@@ -109,8 +109,8 @@ def check_predictions(
         for problem, broken in _broken_rules(indices[chunk], scores[chunk], num_labels).items():
             if broken.any():
                 row, column = np.argwhere(broken)[0]
-                found = f": {indices[chunk][row, column]}" if problem.startswith("a label outside") else ""
-                raise InvalidPredictions(f"{start} {chunk.start + row} hold {problem}{found}")
+                example = f": {indices[chunk][row, column]}" if problem.startswith("a label outside") else ""
+                raise InvalidPredictions(f"{start} {chunk.start + row} hold {problem}{example}")
 
     map_chunks(check, *indices.shape)
     if ignore is not None and len(ignored := find(binary(ignore), indices)):

@@ -79,8 +79,8 @@ def _read_npy(file: IO[bytes], size: int, kinds: str, most: int, where: str) -> 
     if dtype.itemsize > _MAX_ITEM_BYTES:
         raise XMCBenchError(f"{where}: found entries of {dtype.itemsize:,} bytes")
     if file.tell() + entries * dtype.itemsize != size:
-        found = size - file.tell()
-        raise XMCBenchError(f"{where}: damaged: an array of shape {shape} takes {found:,} bytes")
+        length = size - file.tell()
+        raise XMCBenchError(f"{where}: damaged: an array of shape {shape} takes {length:,} bytes")
     content: np.ndarray = np.frombuffer(bytearray(file.read()), dtype)  # writable
     return content.reshape(shape, order="F").copy() if fortran else content.reshape(shape)
 

@@ -81,9 +81,9 @@ def check_manifest(directory: Path, names: Iterable[str] | None = None, manifest
             raise DamagedFolder(f"{path}: damaged: found {state[0]:,} bytes, expected {size:,}")
         if _checked.get(path.absolute()) != (digest, *state):
             unchecked[path] = digest
-    for (path, digest), found in zip(unchecked.items(), _digests(list(unchecked)), strict=True):
-        if found != digest:
-            raise DamagedFolder(f"{path}: damaged: found the digest {found}, expected {digest}")
+    for (path, digest), actual in zip(unchecked.items(), _digests(list(unchecked)), strict=True):
+        if actual != digest:
+            raise DamagedFolder(f"{path}: damaged: found the digest {actual}, expected {digest}")
         _checked[path.absolute()] = (digest, *_state(path))
 
 
@@ -191,9 +191,9 @@ def check_cached_folder(directory: Path, names: Iterable[str] | None = None) -> 
     """
     check_manifest(directory, None if names is None else [*names, NAME])
     with _faults(directory / NAME):
-        found = (directory / NAME).read_text(encoding="utf-8", errors="replace")
-    if found != directory.name:
-        raise DamagedFolder(f"{directory}: holds a copy of {shown(found)}")
+        written = (directory / NAME).read_text(encoding="utf-8", errors="replace")
+    if written != directory.name:
+        raise DamagedFolder(f"{directory}: holds a copy of {shown(written)}")
 
 
 def _opened_intact(directory: Path, open: Callable[[Path], T]) -> T:

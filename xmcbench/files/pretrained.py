@@ -76,13 +76,13 @@ def digests_of(names: Iterable[str]) -> dict[str, str]:
 
     Of a folder it is a SHA-256 of its files; of a model of the hub the commit that this machine has, or nothing.
     """
-    found = {}
+    digests = {}
     for name in names:
         if name.startswith(HUB):
-            found[name] = _commit_of(name.removeprefix(HUB))
+            digests[name] = _commit_of(name.removeprefix(HUB))
         elif (folder := Path(name)).is_dir() and any((folder / one).is_file() for one in SETTINGS):
-            found[name] = _content_of(folder)
-    return {name: digest for name, digest in found.items() if digest}
+            digests[name] = _content_of(folder)
+    return {name: digest for name, digest in digests.items() if digest}
 
 
 def _content_of(folder: Path) -> str:
@@ -186,8 +186,8 @@ class LoadReport:
             return f"{len(self.misshapen)} of its weights {shapes}, first {self.misshapen[0]!r}"
         if self.missing:
             beside = (*self.unexpected, *self.of_heads)
-            found = f" (found {beside[0]!r} instead)" if beside else ""
-            return f"{len(self.missing)} of its weights are not in its files, first {self.missing[0]!r}{found}"
+            instead = f" (found {beside[0]!r} instead)" if beside else ""
+            return f"{len(self.missing)} of its weights are not in its files, first {self.missing[0]!r}{instead}"
         if self.unexpected:
             more = f"its files hold {len(self.unexpected)} weights more than config.json describes"
             return f"{more}, first {self.unexpected[0]!r}"
@@ -266,9 +266,9 @@ def _check_files(folder: Path, what: str) -> None:
             for path in sorted(folder.glob(kind))
             if path.is_file()
         )
-        found = next(others, "")
+        other = next(others, "")
         raise UnfitModelError(
-            f"{what} cannot be loaded: found no {WEIGHTS[0]} in the folder{f' (found {found} instead)' * bool(found)}: "
+            f"{what} cannot be loaded: found no {WEIGHTS[0]} in the folder{f' (found {other} instead)' * bool(other)}: "
             "expected weights that save_pretrained of transformers wrote"
         )
     if present[0] == WEIGHTS[0] + INDEX:

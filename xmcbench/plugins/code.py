@@ -132,8 +132,8 @@ def _modules_of(package: str) -> Iterator[_Module]:
     for folder in folders:
         for path in sorted(folder.rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
-            own = parts[:-1] if parts[-1] == "__init__" else parts
-            yield _read(".".join((package, *own)), path)
+            inner = parts[:-1] if parts[-1] == "__init__" else parts
+            yield _read(".".join((package, *inner)), path)
     if not folders and imported.__file__:
         yield _read(package, Path(imported.__file__))
 
@@ -248,10 +248,10 @@ def _distribution(top: str, where: Path) -> str:
     except PackageNotFoundError:
         pass
     at = next(folder for folder in where.parents if folder.name in INSTALLED)
-    for found in distributions(path=[str(at)]):  # called otherwise than its module, as pyyaml is
-        listed = "\n" + (found.read_text("RECORD") or "")
+    for installed in distributions(path=[str(at)]):  # called otherwise than its module, as pyyaml is
+        listed = "\n" + (installed.read_text("RECORD") or "")
         if f"\n{top}/" in listed or f"\n{top}.py," in listed:
-            return _called(found)
+            return _called(installed)
     return ""
 
 

@@ -135,9 +135,9 @@ class Registry:
 
     def packages(self, kind: str, name: str) -> tuple[str, ...]:
         """The packages of plugins that a thing is written in, with those it inherits from and that registers it."""
-        found = self._find(kind, name)
-        kinds = getattr(found.thing, "__mro__", type(found.thing).__mro__)
-        modules = [*(one.__module__ for one in kinds), *([found.module] if found.module else [])]
+        known = self._find(kind, name)
+        kinds = getattr(known.thing, "__mro__", type(known.thing).__mro__)
+        modules = [*(one.__module__ for one in kinds), *([known.module] if known.module else [])]
         names = dict.fromkeys(map(plugin_package, modules))
         return tuple(one for one in names if one.startswith(f"{FIRST_PARTY}.") or self.origin_of(one))
 
@@ -209,10 +209,10 @@ class Registry:
 
     def import_remark(self, distribution: str) -> str:
         """A line about the frameworks that importing the plugins of a distribution imports; empty if there are none."""
-        found = self._frameworks.get(distribution)
-        if not found:
+        frameworks = self._frameworks.get(distribution)
+        if not frameworks:
             return ""
-        names, settings = ", ".join(found), ", ".join(map(repr, found))
+        names, settings = ", ".join(frameworks), ", ".join(map(repr, frameworks))
         return (
             f"hint: importing the plugins of {distribution} imports {names}, which every listing and plan waits for: "
             f"import them in functions, and set late_imports = ({settings},)"
@@ -224,14 +224,14 @@ class Registry:
 
     def _find(self, kind: str, name: str) -> Registered:
         self._load_home(kind)
-        found = partial(self._get, kind, name)
-        if not found():  # most entry points are named after the method or the command that they lead to
+        look_up = partial(self._get, kind, name)
+        if not look_up():  # most entry points are named after the method or the command that they lead to
             self._load_plugins(lambda plugin: plugin.built_in and kind in plugin.kinds and plugin.is_named(name))
-        if not found():
+        if not look_up():
             self.load_built_in(kind)
-        if not found():
+        if not look_up():
             self._load_all(kind)
-        if known := found():
+        if known := look_up():
             return known
         raise self.unknown(kind, name, self._things[kind])
 
@@ -327,8 +327,8 @@ class Registry:
                 if not isinstance(name, str) or not name:
                     raise TypeError(f"{thing!r} has no name")
                 if known := self._get(kind, name):
-                    place = _defined(thing)
-                    raise XMCBenchError(f"{kind} {name!r} of {origin}{place} is already registered by {known.origin}")
+                    where = _defined(thing)
+                    raise XMCBenchError(f"{kind} {name!r} of {origin}{where} is already registered by {known.origin}")
                 module = str(getattr(plugin, "__name__", type(plugin).__module__))
                 self._things[kind][name] = Registered(name, thing, origin, module)
             except BaseException as problem:
@@ -352,8 +352,8 @@ def _kinds_of(plugin: Any, kinds: Collection[str]) -> list[str]:
     in groups for other `kinds`.
     """
     hooks = [name for name in vars(plugin) if name.startswith("register_")] if hasattr(plugin, "__dict__") else []
-    found = [kind for kind, hook in HOOKS.items() if hook in hooks]
-    for kind in found:
+    implemented = [kind for kind, hook in HOOKS.items() if hook in hooks]
+    for kind in implemented:
         hook = HOOKS[kind]
         if not hasattr(getattr(plugin, hook), f"{GROUP}_impl"):
             raise XMCBenchError(f"{hook} lacks the decorator @hookimpl: write @xmcbench.hookimpl above it")
@@ -361,7 +361,7 @@ def _kinds_of(plugin: Any, kinds: Collection[str]) -> list[str]:
             raise XMCBenchError(f"{hook} is not called: name its module in the entry-point group {GROUP}.{kind}s")
     if not hooks:
         raise XMCBenchError(f"it registers nothing, expected a function among {', '.join(HOOKS.values())}")
-    return found
+    return implemented
 
 
 def _plugins(points: Iterable[EntryPoint]) -> list[_Plugin]:
@@ -480,7 +480,7 @@ def plugin_failure(problem: BaseException) -> str | None:
     for frame, line in reversed(list(walk_tb(problem.__traceback__))):
         origin = registry().origin_of(str(frame.f_globals.get("__name__", "")))
         if origin is not None:
-            place = f"{Path(frame.f_code.co_filename).name}:{line}"
+            where = f"{Path(frame.f_code.co_filename).name}:{line}"
             reason = " ".join(f"{type(problem).__name__}: {text_of(problem)}".split())
-            return f"plugin {origin}: {place}: {reason} ({STRICT}=1 shows the traceback)"
+            return f"plugin {origin}: {where}: {reason} ({STRICT}=1 shows the traceback)"
     return None

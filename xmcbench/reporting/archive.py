@@ -133,15 +133,15 @@ class Archive:
         """The analyses of the trials shown whose predictions and dataset are at hand, by key; `also` sees each."""
         from xmcbench.evaluation.analysis import LabelBins, analyse, partitions
 
-        found: dict[str, Analysis] = {}
+        by_key: dict[str, Analysis] = {}
         bins: dict[str, dict[str, LabelBins]] = {}
         for record, dataset, predictions in self.predicted(board.keys, data, on_problem):
             bins_of_dataset = bins.get(record.trial.dataset) or bins.setdefault(
                 record.trial.dataset, partitions(dataset)
             )
-            found[record.key] = analyse(predictions, dataset, bins_of_dataset)
+            by_key[record.key] = analyse(predictions, dataset, bins_of_dataset)
             also(record, dataset, predictions)
-        return found
+        return by_key
 
 
 def _grouped(problems: Sequence[str], noun: str) -> str:

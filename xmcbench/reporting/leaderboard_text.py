@@ -138,11 +138,11 @@ def _summary(board: Leaderboard) -> TextTable:
         best = next((row for row in group.rows if row.rank == 1), None)
         budget = f"budget: {budget_text(group.budget)}"
         about = title(group).removeprefix(f"{group.dataset}, ").replace(budget, short_budget(group.budget))
-        found = (printable(best.label), f"{group.sort} {cell(best, group.sort)}") if best else ("-", "-")
-        place = (group.dataset, group.source)
-        counts = ((others[place] - 1, "table"), (len(derived[place]), "variant"))
+        best_cells = (printable(best.label), f"{group.sort} {cell(best, group.sort)}") if best else ("-", "-")
+        which = (group.dataset, group.source)
+        counts = ((others[which] - 1, "table"), (len(derived[which]), "variant"))
         also = ", ".join(number(count, noun) for count, noun in counts if count)
-        lines.append((group.dataset, about, str(len(group.rows)), *found, also))
+        lines.append((group.dataset, about, str(len(group.rows)), *best_cells, also))
     notes = ["`xmcbench leaderboard --dataset NAME` shows the main table of a dataset, and how to see its other ones."]
     if folded:
         notes.append(f"Other datasets are made of these by a rule, as {min(folded)}.")
@@ -195,16 +195,16 @@ def _columns(group: Group) -> list[Column]:
     ]
     if "kind" in group.columns:
         columns.append(_fact_column(group, "kind", IMPORTANT["kind"]))
-    for place, name in enumerate(group.metrics):
+    for position, name in enumerate(group.metrics):
         known = sum(name in row.metrics for row in rows) / max(1, len(rows))
-        importance = REQUIRED if name == group.sort else 40 + round(20 * known) - place
+        importance = REQUIRED if name == group.sort else 40 + round(20 * known) - position
         title = f"{name}{LOWER}" if name in group.lower_is_better else name
         columns.append((Heading(title, importance=importance), _metric_cells(group, name)))
         if name == group.sort:
             columns += _uncertainty_columns(rows, name)
-    for place, name in enumerate(group.columns):
+    for position, name in enumerate(group.columns):
         if name != "kind":
-            columns.append(_fact_column(group, name, IMPORTANT.get(name, 30 - place)))
+            columns.append(_fact_column(group, name, IMPORTANT.get(name, 30 - position)))
     if any(group.sort in row.against for row in rows):
         head = Heading("against", left=True, importance=50)
         pairs = [(row.against.get(group.sort), row.against_source) for row in rows]

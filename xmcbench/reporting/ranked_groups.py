@@ -134,8 +134,8 @@ def _wanted(
 
 def _is_method(row: Row, pattern: str) -> bool:
     """Whether a name of the row, of its plugin or of a row folded into it is the pattern or matches it."""
-    own = (name for one in (row, *row.folded) for name in (one.method, one.label, one.called))
-    names, pattern = {row.plugin, row.named.name, *own}, pattern.casefold()
+    of_row = (name for one in (row, *row.folded) for name in (one.method, one.label, one.called))
+    names, pattern = {row.plugin, row.named.name, *of_row}, pattern.casefold()
     return any(folded(pattern) == folded(name) or fnmatchcase(name.casefold(), pattern) for name in names)
 
 

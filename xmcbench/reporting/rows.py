@@ -159,8 +159,8 @@ class Row:
 
         Metrics play no part: the best of many rows would be too good.
         """
-        place = self.named.place(self.method) if self.recommended else None
-        return inf if place is None else place, not self.tuned, -len(self.keys), self.label
+        position = self.named.place(self.method) if self.recommended else None
+        return inf if position is None else position, not self.tuned, -len(self.keys), self.label
 
     @property
     def folded_claims(self) -> tuple[Claim, ...]:

@@ -162,8 +162,8 @@ class Sandbox:
         self.checks["network"] = f"open, for {', '.join(hosts)}" if hosts else network.NAME
         kept_off = nullcontext() if hosts else network.forbid_network()
         # With --debug the process is the user's.
-        own = job.store, job.cache, job.data, Path(tempfile.gettempdir()), *self._caches
-        writable = own if self._own_thread else None
+        own_folders = job.store, job.cache, job.data, Path(tempfile.gettempdir()), *self._caches
+        writable = own_folders if self._own_thread else None
         with guarded(Guard(stage, folders, prepared, names, writable)), kept_off:
             yield
 

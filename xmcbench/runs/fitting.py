@@ -197,9 +197,9 @@ def calibrate(attempt: Attempt, method: Method) -> Calibration | None:
     queries = train.rows(held_out_rows(trial.selection, trial.seed, len(train.texts))[0])
     log, sandbox = attempt.log, attempt.sandbox
     with untrained("calibrate"), sandbox.closed("predict"), attempt.embedders(), log.ledger.uncharged():
-        found = ask(method, list(queries.texts), min(HELD_OUT_LABELS, train.num_labels))
-    check_predictions(found, *queries.targets.shape)
-    return fit_calibration(drop_ignored(found, queries.ignore, found.k), queries.targets)
+        predictions = ask(method, list(queries.texts), min(HELD_OUT_LABELS, train.num_labels))
+    check_predictions(predictions, *queries.targets.shape)
+    return fit_calibration(drop_ignored(predictions, queries.ignore, predictions.k), queries.targets)
 
 
 def _seed_global_generators(seed: int) -> None:

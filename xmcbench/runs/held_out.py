@@ -57,10 +57,10 @@ class Judge:
         even_N, k = np.arange(len(parts[0])) % 2 == 0, max(part.k for part in parts)
         indices, scores = np.empty((len(even_N), k), np.int32), np.empty((len(even_N), k), np.float32)
         for fitted_N in (even_N, ~even_N):
-            own, asked = ([_rows(part, which_N) for part in parts] for which_N in (fitted_N, ~fitted_N))
-            fusion = fit_fusion("weighted", own, self.queries.targets[fitted_N], self.weights_L, metric)
-            found = fusion.fuse(asked, k)
-            indices[~fitted_N], scores[~fitted_N] = found.indices, found.scores
+            fitted, asked = ([_rows(part, which_N) for part in parts] for which_N in (fitted_N, ~fitted_N))
+            fusion = fit_fusion("weighted", fitted, self.queries.targets[fitted_N], self.weights_L, metric)
+            answers = fusion.fuse(asked, k)
+            indices[~fitted_N], scores[~fitted_N] = answers.indices, answers.scores
         return Predictions(indices, scores)
 
 

@@ -76,9 +76,9 @@ class Sample:
         return float(found_by(self.predictions, exact).mean())
 
     def _compare(self, again: Predictions, problem: str) -> None:
-        found, expected = again.indices.shape, self.predictions.indices.shape
-        if found != expected:
-            raise BrokenContractError(f"predictions {problem}: found the shape {found}, expected {expected}")
+        shape, expected = again.indices.shape, self.predictions.indices.shape
+        if shape != expected:
+            raise BrokenContractError(f"predictions {problem}: found the shape {shape}, expected {expected}")
         wrong_S = differs(self.predictions, again)
         if wrong_S.any():
             query = int(np.argmax(wrong_S))
@@ -189,12 +189,12 @@ class FreshProcess:
         """The predictions, once they are there. Raises `BrokenContractError` if the model cannot be loaded."""
         try:
             late = f"no answer within {TIMEOUT_SECONDS} seconds".encode()
-            found = self._pipe.recv_bytes() if self._pipe.poll(TIMEOUT_SECONDS) else FAILED + late
+            reply = self._pipe.recv_bytes() if self._pipe.poll(TIMEOUT_SECONDS) else FAILED + late
         except (EOFError, ConnectionError):
-            found = FAILED + b"the process that loaded it ended early"
-        if not found.startswith(DONE):
-            raise BrokenContractError(f"the saved model cannot be used: {found[1:].decode(errors='replace')}")
-        with np.load(BytesIO(found[1:]), allow_pickle=False) as arrays:
+            reply = FAILED + b"the process that loaded it ended early"
+        if not reply.startswith(DONE):
+            raise BrokenContractError(f"the saved model cannot be used: {reply[1:].decode(errors='replace')}")
+        with np.load(BytesIO(reply[1:]), allow_pickle=False) as arrays:
             return Predictions(arrays["indices"], arrays["scores"])
 
     def close(self) -> None:

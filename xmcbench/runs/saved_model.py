@@ -99,9 +99,9 @@ def checked_model(record: Record, store: Store) -> Path:
     if not (directory / MANIFEST).exists():
         raise XMCBenchError(f"{directory}: found no {MANIFEST}, so its files cannot be checked: run the trial again")
     check_manifest(directory)
-    if (expected := record.digests.get(MODEL)) and (found := model_digest(directory)) != expected:
+    if (expected := record.digests.get(MODEL)) and (digest := model_digest(directory)) != expected:
         raise XMCBenchError(
-            f"{directory}: the model of another trial: its manifest has the digest {found[:12]}, the record of "
+            f"{directory}: the model of another trial: its manifest has the digest {digest[:12]}, the record of "
             f"{record.key} says {expected[:12]}"
         )
     return directory
@@ -128,8 +128,8 @@ def _fused(store: Store, record: Record) -> FusedModel:
     for part in record.parts:
         stored = store.record(part.key)
         if stored is None or stored.digests.get(PREDICTIONS) != part.predictions:
-            found = "is not in the store" if stored is None else "was run again since"
-            raise XMCBenchError(f"{record.trial.label}: its part {part.name} ({part.key}) {found}: fuse again")
+            problem = "is not in the store" if stored is None else "was run again since"
+            raise XMCBenchError(f"{record.trial.label}: its part {part.name} ({part.key}) {problem}: fuse again")
         parts.append(load_saved_model(store, stored))
     return FusedModel(parts)
 

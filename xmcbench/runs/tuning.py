@@ -154,8 +154,8 @@ class Search:
 
     def _unfit(self) -> str:
         """Why the journal is of another tuning; empty where it is not."""
-        if (found := len(self.journal.samples)) > self.tune.num_samples:
-            return f"found {found} samples, expected at most {self.tune.num_samples}"
+        if (count := len(self.journal.samples)) > self.tune.num_samples:
+            return f"found {count} samples, expected at most {self.tune.num_samples}"
         for sample in self.journal.samples:
             where = f"sample {sample.number}"
             if sample.settings.keys() != self._space.keys():
@@ -291,7 +291,9 @@ class Search:
         """What Optuna draws for the setting that the trial has without tuning; None if that is not in the space."""
         untuned = self._resolve(self.base.config)
         if isinstance(values, list):
-            same = (place for place, value in enumerate(values) if self._resolve({**untuned, name: value}) == untuned)
+            same = (
+                position for position, value in enumerate(values) if self._resolve({**untuned, name: value}) == untuned
+            )
             return next(same, None)
         value = untuned.get(name)
         return value if isinstance(value, int | float) and values.low <= value <= values.high else None
@@ -362,16 +364,16 @@ def tuned_trials(runner: Runner, run: Callable[[Runner, Search], None]) -> list[
     tuned: dict[tuple[str, str], Search] = {}
     trials = []
     for trial in (planned.trial for planned in runner.plan()):
-        entry, place = entries[trial.label], (trial.dataset, trial.label)
+        entry, which = entries[trial.label], (trial.dataset, trial.label)
         if not suite.tune.space[entry]:
             trials.append(trial)
             continue
-        if place not in tuned:
+        if which not in tuned:
             base = _with_queries(trial, runner)
             journal = journal_path(runner.store.root, base, suite.tune, entry)
-            tuned[place] = choose(base, suite.tune, entry, _resolver(trial), partial(run, runner), journal)
-        trials.append(trial.changed(config=tuned[place].best.records[-1].trial.config))
-        runner.chosen[trials[-1].key] = tuned[place].as_dict()
+            tuned[which] = choose(base, suite.tune, entry, _resolver(trial), partial(run, runner), journal)
+        trials.append(trial.changed(config=tuned[which].best.records[-1].trial.config))
+        runner.chosen[trials[-1].key] = tuned[which].as_dict()
     return trials
 
 

@@ -111,11 +111,11 @@ class Expansion:
 
     def _axes(self, label: str) -> dict[str, list[Any]]:
         """The axes of the sweep that apply to a method: limits, and settings that its own entry leaves open."""
-        names, own = self.methods[label].thing.Config.model_fields, self._own(label)
+        names, own_settings = self.methods[label].thing.Config.model_fields, self._own(label)
         axes = {
             key: values
             for key, values in self._file.sweep.items()
-            if key.removeprefix(BUDGET) in Budget.model_fields or (key in names and key not in own)
+            if key.removeprefix(BUDGET) in Budget.model_fields or (key in names and key not in own_settings)
         }
         return axes | ({NAMED: list(self._budgets)} if self._file.budgets else {})
 
@@ -126,15 +126,15 @@ class Expansion:
 
         A shared setting or an axis without effect beside the other settings is left out; an own setting is an error.
         """
-        config_type, own = self.methods[label].thing.Config, self._own(label)
+        config_type, own_settings = self.methods[label].thing.Config, self._own(label)
         swept = {key: value for key, value in point.items() if key != NAMED and not key.startswith(BUDGET)}
         values = self.given(label) | swept
-        places = {key: place for key, place in self.default_places.items() if key not in own}
+        places = {key: place for key, place in self.default_places.items() if key not in own_settings}
         places |= {key: ("sweep", key) for key in swept}
         method_place: KeyPath = ("methods", label)
         config = validate(config_type, values, method_place, places, self._problems)
         unused = config.unused() if config is not None else frozenset()
-        for key in unused & own.keys():
+        for key in unused & own_settings.keys():
             self._problems.add((*method_place, key), "has no effect with the other settings here")
         if unused & values.keys():
             values = {key: value for key, value in values.items() if key not in unused}
@@ -143,19 +143,19 @@ class Expansion:
 
     def _budget_at(self, label: str, point: dict[str, Any]) -> Budget | None:
         """The method's budget at one point of the sweep: its own `budget` if it has one, else the suite's."""
-        name, own = point.get(NAMED, ""), self._file.methods[label].get("budget")
+        name, own_budget = point.get(NAMED, ""), self._file.methods[label].get("budget")
         shared = self._budgets[name]
         if shared is None:
             return None  # the problem is already noted
         place: KeyPath = ("budgets", name) if name else ("budget",)
         base = shared.limits()
-        if own is not None:
+        if own_budget is not None:
             place = ("methods", label, "budget")
-            if name or not isinstance(own, dict):
+            if name or not isinstance(own_budget, dict):
                 expected = "no budget of its own beside the key 'budgets'" if name else "a mapping of limits"
-                self._problems.add(place, f"found {own!r}, expected {expected}")
+                self._problems.add(place, f"found {own_budget!r}, expected {expected}")
                 return None
-            base = own
+            base = own_budget
         limits = {key.removeprefix(BUDGET): value for key, value in point.items() if key.startswith(BUDGET)}
         places: dict[str, KeyPath] = {key: ("sweep", BUDGET + key) for key in limits}
         return validate(Budget, base | limits, place, places, self._problems)

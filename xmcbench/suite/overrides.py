@@ -39,18 +39,18 @@ def allow_incomplete(document: YamlDocument) -> None:
 
 def _encoders(data: dict[str, Any]) -> dict[KeyPath, Any]:
     """The encoders in a file by the place of what holds them: the file, its settings, its methods and their parts."""
-    found: dict[KeyPath, Any] = {}
+    encoders: dict[KeyPath, Any] = {}
 
-    def visit(key_path: KeyPath, own: Any) -> None:
-        if isinstance(own, dict):
-            if "encoder" in own:
-                found[key_path] = own["encoder"]
-            for name, inner in own.items():
+    def visit(key_path: KeyPath, tree: Any) -> None:
+        if isinstance(tree, dict):
+            if "encoder" in tree:
+                encoders[key_path] = tree["encoder"]
+            for name, inner in tree.items():
                 if isinstance(inner, dict) and name != "encoder":
                     visit((*key_path, name), inner)
 
-    visit((), {name: own for name, own in data.items() if name in ("encoder", "settings", "methods")})
-    return found
+    visit((), {name: tree for name, tree in data.items() if name in ("encoder", "settings", "methods")})
+    return encoders
 
 
 def override(document: YamlDocument, setting: str, keys: Iterable[str]) -> None:

@@ -118,8 +118,8 @@ class Target:
         >>> Target.parse("to nDCG@5=37.5 in device_seconds")
         Target(metric='nDCG@5', value=0.375, unit='device_seconds')
         """
-        found = _TARGET.fullmatch(text)
-        return cls(found["metric"], float(found["value"]) / 100, found["unit"] or UNITS[0]) if found else None
+        match = _TARGET.fullmatch(text)
+        return cls(match["metric"], float(match["value"]) / 100, match["unit"] or UNITS[0]) if match else None
 
 
 class TableShape(Frozen):

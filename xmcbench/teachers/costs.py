@@ -67,11 +67,11 @@ def teacher_costs(
         if teacher.simulated or calls == 0:
             continue
         known = registry().thing("judge", teacher.judge).known(store, teacher)
-        own = price or (Price(*teacher.price) if any(teacher.price) else None)
+        own_price = price or (Price(*teacher.price) if any(teacher.price) else None)
         if calls is None:
-            costs = _of_embeddings(teacher, known, data, own)
+            costs = _of_embeddings(teacher, known, data, own_price)
         else:
-            costs = _costs(teacher, int(calls), seeds[place], known, data, own)
+            costs = _costs(teacher, int(calls), seeds[place], known, data, own_price)
         lines.append(f"{trial.label} on {trial.dataset}: {costs}")
     return lines
 

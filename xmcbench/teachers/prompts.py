@@ -127,10 +127,10 @@ def read_answer(text: str, *, thought: bool = False) -> int:
     """
     said, has_thoughts = without_thoughts(text)
     if thought or has_thoughts:
-        found = [word.group(1) for word in _LATER.finditer(said)]
-        closing = found and re.search(rf"\b{found[-1]}\W*\Z", said)
+        words = [word.group(1) for word in _LATER.finditer(said)]
+        closing = words and re.search(rf"\b{words[-1]}\W*\Z", said)
         first = None if closing else _FIRST_ALONE.match(said)
-        word = first[1] if first else found[-1] if found else ""
+        word = first[1] if first else words[-1] if words else ""
     else:
         match = _FIRST.match(said) or _ENDING.search(said)
         word = match[1] if match else ""

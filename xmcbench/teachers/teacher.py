@@ -77,8 +77,8 @@ class Replies:
 
     def __post_init__(self) -> None:
         if self.answers is None:
-            found = [YES if text.strip() else UNPARSED for text in self.texts]
-            object.__setattr__(self, "answers", np.array(found, np.int8))
+            kinds = [YES if text.strip() else UNPARSED for text in self.texts]
+            object.__setattr__(self, "answers", np.array(kinds, np.int8))
 
 
 @dataclass(frozen=True)

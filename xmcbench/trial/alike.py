@@ -93,8 +93,10 @@ def redefined(records: Sequence[Record], installed: Callable[[str], str]) -> dic
     ended: dict[str, dict[str, str]] = defaultdict(dict)  # by evaluator and digest: the end of the newest record
     for name, digest, record in _definitions(records):
         ended[name][digest] = max(record.ended, ended[name].get(digest, ""))
-    several = {name: found for name, found in ended.items() if len(found) > 1}
-    right = {name: installed(name) or max(found, key=lambda one: (found[one], one)) for name, found in several.items()}
+    several = {name: digests for name, digests in ended.items() if len(digests) > 1}
+    right = {
+        name: installed(name) or max(digests, key=lambda one: (digests[one], one)) for name, digests in several.items()
+    }
     old: dict[str, set[str]] = defaultdict(set)
     for name, digest, record in _definitions(records):
         if digest != right.get(name, digest):

@@ -96,8 +96,8 @@ def _choice(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     for by, sentence in ((ChosenBy.HELD_OUT, _HELD_OUT), (ChosenBy.TEACHER, _BY_TEACHER)):
-        if found := sentence.fullmatch(value):
-            return Choice(by=by, queries=int(found[1]))
+        if match := sentence.fullmatch(value):
+            return Choice(by=by, queries=int(match[1]))
     if value in ("none", "unknown"):
         return Choice(by=ChosenBy.NOTHING if value == "none" else ChosenBy.UNKNOWN)
     return Choice(by=ChosenBy.METHOD, way=value)

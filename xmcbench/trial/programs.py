@@ -188,10 +188,10 @@ def end_processes(mark: str, processes: Iterable[psutil.Process]) -> None:
 
     The mark finds processes that left the tree into sessions of their own.
     """
-    found = set(processes)
+    known = set(processes)
     for _ in range(20):  # a process may start another between the listing and its end
-        found |= {child for process in found for child in _children(process)} | {*_marked(mark)}
-        left = {process for process in found if process.pid != os.getpid() and _alive(process)}
+        known |= {child for process in known for child in _children(process)} | {*_marked(mark)}
+        left = {process for process in known if process.pid != os.getpid() and _alive(process)}
         if not left:
             return
         for process in left:

@@ -39,8 +39,8 @@ def secret(name: str) -> str:
     """
     value = os.environ.get(name, "").strip()
     if len(value) < SHORTEST:
-        found = f"has {len(value)} characters, expected a secret of at least {SHORTEST}" if value else "is not set"
-        raise XMCBenchError(f"the environment variable {name} {found}; a method reads it with run.secret({name!r})")
+        problem = f"has {len(value)} characters, expected a secret of at least {SHORTEST}" if value else "is not set"
+        raise XMCBenchError(f"the environment variable {name} {problem}; a method reads it with run.secret({name!r})")
     remember(value)
     return value
 
@@ -247,7 +247,7 @@ class Run:
         """
         part_begun()
         with self.ledger.part() as ledger:
-            own = replace(
+            of_part = replace(
                 self,
                 budget=budget,
                 checkpoint=self.checkpoint / name,
@@ -255,8 +255,8 @@ class Run:
                 held_out=None,
                 report=lambda step: self.report(replace(step, fraction=begun + (done - begun) * step.fraction)),
             )
-            own.checkpoint.mkdir(parents=True, exist_ok=True)
-            yield own
+            of_part.checkpoint.mkdir(parents=True, exist_ok=True)
+            yield of_part
 
     def rest(self, epochs: float = math.inf) -> Budget | None:
         """A budget of what is left for training, of at most so many epochs; None if a limit of training is spent."""

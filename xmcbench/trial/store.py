@@ -211,9 +211,9 @@ class Store:
         place = path if packed is None else f"{self.packed.records[record.key]}: {name}"
         expected = self.digest(record, name) or "none"
         with _reading(place), open_regular(path, limit) if packed is None else BytesIO(packed) as file:
-            if (found := file_digest(file, "sha256").hexdigest()) != expected:
+            if (digest := file_digest(file, "sha256").hexdigest()) != expected:
                 raise StoreError(
-                    f"{place}: damaged, or of another trial: found the digest {found}, its record says {expected}"
+                    f"{place}: damaged, or of another trial: found the digest {digest}, its record says {expected}"
                 )
             file.seek(0)
             yield place, file

@@ -42,12 +42,12 @@ class SentenceModule:
 
 def saved_modules(directory: Path) -> list[SentenceModule]:
     """The modules in the order in which sentence-transformers applies them. Raises XMCBenchError."""
-    place = directory / MODULES
-    entries = _read_json(place)
+    file = directory / MODULES
+    entries = _read_json(file)
     if not isinstance(entries, list) or not all(isinstance(e, dict) and {"type", "path"} <= e.keys() for e in entries):
-        raise XMCBenchError(f"{place}: expected a list of modules, each with type and path")
+        raise XMCBenchError(f"{file}: expected a list of modules, each with type and path")
     if foreign := [kind for entry in entries if not (kind := str(entry["type"])).startswith(LIBRARY)]:
-        raise XMCBenchError(f"{place}: module {shown(foreign[0])} is not of sentence-transformers")
+        raise XMCBenchError(f"{file}: module {shown(foreign[0])} is not of sentence-transformers")
     return [SentenceModule(str(entry["type"]).rpartition(".")[2], str(entry["path"])) for entry in entries]
 
 
@@ -66,8 +66,8 @@ def unused_modules(directory: Path, config: EncoderConfig) -> list[str]:
     """What sentence-transformers does with the folder beyond what the settings say, in words. Raises XMCBenchError."""
     modules, prompts = saved_modules(directory)[1:], saved_prompts(directory)
     kinds = [module.kind for module in modules]
-    found = [kind for kind in dict.fromkeys(kinds) if kind not in ("Pooling", "Normalize")]
-    layers = [f"the layers {', '.join(found)}"] if found else []
+    unused = [kind for kind in dict.fromkeys(kinds) if kind not in ("Pooling", "Normalize")]
+    layers = [f"the layers {', '.join(unused)}"] if unused else []
     modes = [
         mode for module in modules if module.kind == "Pooling" for mode in Pooling(directory / module.folder).modes
     ]
@@ -94,8 +94,8 @@ class OwnModules(nn.Module):
         modules = saved_modules(directory)
         if len(modules) == 1:
             raise XMCBenchError(f"{directory / MODULES}: expected a module Pooling after {modules[0].kind}, found none")
-        for place, module in enumerate(modules):
-            known = [["Transformer"], ["Pooling"], ["Dense", "Normalize"]][min(place, 2)]
+        for position, module in enumerate(modules):
+            known = [["Transformer"], ["Pooling"], ["Dense", "Normalize"]][min(position, 2)]
             if module.kind not in known:
                 where = f"{directory / MODULES}: module {shown(module.kind)}"
                 raise XMCBenchError(f"{where} is not known here: expected {' or '.join(known)}")
@@ -136,7 +136,10 @@ class OwnModules(nn.Module):
     def modules_at(self) -> list[SentenceModule]:
         """The modules with their folders, which follow that of the transformer, and their settings."""
         kinds = [(type(layer).__name__, getattr(layer, "settings", {})) for layer in self.layers]
-        return [SentenceModule(kind, f"{i}_{kind}", {SETTINGS: own}) for i, (kind, own) in enumerate(kinds, start=1)]
+        return [
+            SentenceModule(kind, f"{i}_{kind}", {SETTINGS: settings})
+            for i, (kind, settings) in enumerate(kinds, start=1)
+        ]
 
 
 class Pooling(nn.Module):
@@ -144,16 +147,16 @@ class Pooling(nn.Module):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        place = folder / SETTINGS
-        self.settings = _read_json(place)
+        file = folder / SETTINGS
+        self.settings = _read_json(file)
         if not self.settings.get("include_prompt", True):
-            raise XMCBenchError(f"{place}: pooling without the prompt (include_prompt: false) is not known")
+            raise XMCBenchError(f"{file}: pooling without the prompt (include_prompt: false) is not known")
         old = [mode for mode, key in OLD_MODES.items() if self.settings.get(key)]
         modes = self.settings.get("pooling_mode", old or "mean")
         self.modes = [modes] if isinstance(modes, str) else list(modes)
         for mode in self.modes:
             if mode not in POOLINGS:
-                raise XMCBenchError(f"{place}: unknown pooling {shown(mode)}{suggest(str(mode), POOLINGS)}")
+                raise XMCBenchError(f"{file}: unknown pooling {shown(mode)}{suggest(str(mode), POOLINGS)}")
 
     def forward(self, states_MWH: Tensor, mask_MW: Tensor) -> Tensor:
         return torch.cat([POOLINGS[mode](states_MWH, mask_MW.to(states_MWH.dtype)) for mode in self.modes], dim=1)
@@ -186,16 +189,16 @@ class Dense(nn.Module):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        place = folder / SETTINGS
-        settings = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"} | _read_json(place)
+        file = folder / SETTINGS
+        settings = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"} | _read_json(file)
         path, _, activation = settings["activation_function"].rpartition(".")
         if not path.startswith("torch.nn") or not isinstance(getattr(nn, activation, None), type):
-            raise XMCBenchError(f"{place}: activation {shown(settings['activation_function'])} is not one of torch.nn")
+            raise XMCBenchError(f"{file}: activation {shown(settings['activation_function'])} is not one of torch.nn")
         inner = {"sentence_embedding", None}
         if settings.get("use_residual") or {settings.get(f"module_{end}_name") for end in ("input", "output")} - inner:
-            raise XMCBenchError(f"{place}: a Dense module with a residual or other names is not known")
+            raise XMCBenchError(f"{file}: a Dense module with a residual or other names is not known")
         if missing := [name for name in ("in_features", "out_features") if not isinstance(settings.get(name), int)]:
-            raise XMCBenchError(f"{place}: {missing[0]}: expected a number of dimensions")
+            raise XMCBenchError(f"{file}: {missing[0]}: expected a number of dimensions")
         self.settings = settings
         self.linear = nn.Linear(settings["in_features"], settings["out_features"], bias=settings["bias"])
         self.activation: nn.Module = getattr(nn, activation)()

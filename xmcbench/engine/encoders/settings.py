@@ -107,9 +107,9 @@ class EncoderConfig(Frozen):
     def _settings_are_of_this_encoder(self) -> EncoderConfig:
         fields = type(self).model_fields
         foreign = [name for name in fields if name not in SHARED] if self.name == STATIC else OF_STATIC
-        if found := [name for name in foreign if getattr(self, name) != fields[name].default]:
+        if changed := [name for name in foreign if getattr(self, name) != fields[name].default]:
             of = "of transformers, not of static" if self.name == STATIC else f"of the encoder {STATIC}"
-            raise ValueError(f"{found[0]} is a setting {of}, found encoder {self.name!r}")
+            raise ValueError(f"{changed[0]} is a setting {of}, found encoder {self.name!r}")
         if self.name in RANDOM_ENCODERS and (self.layers or self.pooling == "own" or self.lora or self.ending):
             raise ValueError(
                 f"layers, lora, ending and pooling: own are settings of pretrained transformers, found {self.name!r}"
@@ -133,9 +133,9 @@ class EncoderConfig(Frozen):
             return name
         if "://" in name or name.startswith("~"):
             raise ValueError("expected a name, a Hugging Face id, or a folder whose path is written out")
-        kind, own = ("encoder", OWN) if info.field_name == "name" else ("words", WORDS)
-        near = get_close_matches(name, own, n=1, cutoff=_NEAR)
-        if near and name not in own and not Path(name).exists():
+        kind, known = ("encoder", OWN) if info.field_name == "name" else ("words", WORDS)
+        near = get_close_matches(name, known, n=1, cutoff=_NEAR)
+        if near and name not in known and not Path(name).exists():
             raise ValueError(f"unknown {kind} {name!r} (did you mean {near[0]!r}?)")
         return name
 
@@ -178,8 +178,8 @@ class EncoderConfig(Frozen):
                 return  # an older sentence-transformers has its transformer in a folder of this one
             raise UnfitModelError(f"encoder {self.name!r} cannot be loaded: found no {SETTINGS} in the folder")
         try:
-            found = json.loads(settings.read_text(encoding="utf-8"))
-            layers = next((found[name] for name in NUMBER_OF_LAYERS if name in found), None)
+            facts = json.loads(settings.read_text(encoding="utf-8"))
+            layers = next((facts[name] for name in NUMBER_OF_LAYERS if name in facts), None)
         except (OSError, ValueError, TypeError) as problem:
             raise UnfitModelError(f"encoder {self.name!r} cannot be loaded: {SETTINGS}: {problem}") from None
         self.check_layers(layers)

@@ -136,8 +136,8 @@ class WordFiles:
         check_word_file(self.weights_file)
         try:
             with safe_open(self.weights_file, framework="pt") as tensors:
-                found = set(tensors.keys())
-                names = [name for name in (*KEYS, MAPPING, OF_IDS) if name in found]
+                keys = set(tensors.keys())
+                names = [name for name in (*KEYS, MAPPING, OF_IDS) if name in keys]
                 if not names or names[0] not in KEYS:
                     raise UnfitModelError(f"{self.weights_file}: no word vectors: expected one of {', '.join(KEYS)}")
                 yield tensors, names

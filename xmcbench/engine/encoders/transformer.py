@@ -103,10 +103,10 @@ class TransformerEncoder(Encoder):
     @classmethod
     def load(cls, config: EncoderConfig, directory: Path) -> TransformerEncoder:
         """The encoder that `save` wrote."""
-        own = OwnModules.load(directory) if config.pooling == "own" else None
+        modules = OwnModules.load(directory) if config.pooling == "own" else None
         if config.lora is None or not (directory / ADAPTER_SETTINGS).is_file():
-            return cls._pretrained(config, str(directory), own)
-        encoder = cls._pretrained(config, config.place, own)
+            return cls._pretrained(config, str(directory), modules)
+        encoder = cls._pretrained(config, config.place, modules)
         add_adapters(encoder.transformer, config.lora.model_copy(update={"adapters": None}), config.name, seed=0)
         read_adapters(encoder.transformer, directory, config.name)
         return encoder

@@ -189,7 +189,7 @@ class DryRun:
         count = self.sampler.num_batches(self.epoch)
         most = OF_ADDING if self.sampler.extends_pool else OF_LARGE if self.work.share < 1 else BATCHES
         places = np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
-        *others, self._last = (self._cost(self.sampler.batch(self.epoch, int(place))) for place in places)
+        *others, self._last = (self._cost(self.sampler.batch(self.epoch, int(index))) for index in places)
         others = others or [self._last]
         self._mean = {name: round(np.mean([cost[name] for cost in others])) for name in self._last}
 

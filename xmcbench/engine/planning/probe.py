@@ -245,7 +245,7 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
             of_true = (scored.flops / queries - per_pair * labels) / true_labels(part, batch)
             by_label = (larger.module_flops - scored.module_flops) / len(wrong)
         of_text = {"queries": len(part.texts), "labels": part.num_labels}
-        own = few.own_score is not None
+        own_score = few.own_score is not None
         taken = saved.total + 2 * saved.largest  # two gradients of the largest
     return Probe(
         flops_per_pair=per_pair,
@@ -256,11 +256,11 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
         begin_flops=begun.module_flops / max(1, sum(of_text[texts] for texts in few.first_passes)),
         keeps_scores=scored.kept_scores > 0,
         mining_dimension=mining.shape[1],
-        pair_flops=few.pair_flops(_label_width(few, dimension)) if own else 2 * mining.shape[1],
+        pair_flops=few.pair_flops(_label_width(few, dimension)) if own_score else 2 * mining.shape[1],
         scored_dimension=searched.shape[1],
         module_parameters=sum(p.numel() for p in few.modules.parameters() if p.requires_grad),
-        loss_bytes=0.0 if own else taken / (queries + labels),
-        pair_bytes=taken / (queries * labels) if own else 0.0,
+        loss_bytes=0.0 if own_score else taken / (queries + labels),
+        pair_bytes=taken / (queries * labels) if own_score else 0.0,
         groups=groups,
         grouping_flops=grouping_flops,
         tables={

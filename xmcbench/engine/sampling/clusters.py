@@ -177,9 +177,9 @@ class Clusters(Order):
     def arrange(self, epoch: int) -> np.ndarray:
         clusters_Q = np.arange(len(self.sampler.query_ids)) if self.clusters_Q is None else self.clusters_Q
         rng = self.sampler.rng("order", epoch)
-        place = rng.permutation(clusters_Q.max() + 1)
+        order = rng.permutation(clusters_Q.max() + 1)
         # Members are shuffled too: a cluster that spans two batches is not always cut at the same place.
-        return self.sampler.query_ids[np.lexsort((rng.random(len(clusters_Q)), place[clusters_Q]))]
+        return self.sampler.query_ids[np.lexsort((rng.random(len(clusters_Q)), order[clusters_Q]))]
 
     def refresh(self, epoch: int, embeddings: Embeddings) -> None:
         if epoch < self.start or (epoch - self.start) % self.every:

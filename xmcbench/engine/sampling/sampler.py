@@ -334,6 +334,6 @@ class Prefetch:
         ahead, self._next = self._next, None
         batch = ahead[1].result() if ahead and ahead[0] == (epoch, index) else self.sampler.batch(epoch, index)
         if index + 1 < self.sampler.num_batches(epoch):
-            place = (epoch, index + 1)
-            self._next = place, self._thread.submit(self.sampler.batch, *place)
+            following = (epoch, index + 1)
+            self._next = following, self._thread.submit(self.sampler.batch, *following)
         return batch

@@ -99,6 +99,6 @@ def measured_recall(
     queries_SD, excluded = queries_ND[sample], exclude[sample]
     with flops.counting():
         exact = top_k(queries_SD, labels_LD, k, exclude=excluded)
-        found = index.top_k(queries_SD, k, exclude=excluded)
-    hits = (np.isin(*rows).sum() for rows in zip(exact.indices, found.indices, strict=True))
+        answered = index.top_k(queries_SD, k, exclude=excluded)
+    hits = (np.isin(*rows).sum() for rows in zip(exact.indices, answered.indices, strict=True))
     return float(sum(hits)) / exact.indices.size

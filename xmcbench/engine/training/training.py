@@ -84,8 +84,8 @@ class Checkpoints:
             groups |= {**self.method.tensors(), "sampler": self.sampler.state()}
         best = {"best": self.best, "best_step": self.best_step}
         note = {"epoch": epoch, "index": index, **best, **self.run.log.state()}
-        place = checkpoint.step_directory(root, self.run.ledger.steps)
-        checkpoint.save(place, groups, note, self.workers, shared=exchange is None)
+        folder = checkpoint.step_directory(root, self.run.ledger.steps)
+        checkpoint.save(folder, groups, note, self.workers, shared=exchange is None)
         if self.workers.rank == 0 or exchange:
             checkpoint.prune(root, NUM_STORED)
             checkpoint.prune(root / FOLDER, NUM_STORED)  # those that the checkpoints refer to
@@ -97,13 +97,13 @@ class Checkpoints:
 
         None where there is no such checkpoint.
         """
-        for place, saved, note in checkpoint.intact(self.run.checkpoint, NOTED):
+        for folder, saved, note in checkpoint.intact(self.run.checkpoint, NOTED):
             self.best, self.best_step = note["best"], note["best_step"]
             try:
                 if self.best is not None:
                     checkpoint.check(self._best_weights)
             except DamagedFolder as damage:
-                checkpoint.discard(place, damage)
+                checkpoint.discard(folder, damage)
                 continue
             self.method.load_tensors(saved[0])
             self.update.load(saved)
