@@ -8,8 +8,9 @@ import pytest
 
 from xmcbench.plugins.registry import registry
 from xmcbench.reporting.describe import describe
-from xmcbench.reporting.notes import BELOW_POPULAR, CHECKED, IDLE, idle_parts, of_name, what_is_wrong
+from xmcbench.reporting.notes import BELOW_POPULAR, CHECKED, IDLE, of_name
 from xmcbench.reporting.ranked_groups import leaderboard
+from xmcbench.reporting.words import idle_parts, what_is_wrong
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Selection
 

@@ -11,7 +11,6 @@ from typing import Any
 import yaml
 
 from xmcbench.reporting.make_rows import CONFIG_FACTS, FACTS, encoder_text
-from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, unanswered
 from xmcbench.reporting.ranked_groups import USUAL_METRICS
 from xmcbench.reporting.rows import budget_text, share_spent
 from xmcbench.reporting.text_table import (
@@ -20,7 +19,16 @@ from xmcbench.reporting.text_table import (
     printable,
     short_number,
 )
-from xmcbench.reporting.words import chosen_on, end_of_training, enumeration, number
+from xmcbench.reporting.words import (
+    alike_texts,
+    chosen_on,
+    end_of_training,
+    enumeration,
+    few_steps,
+    idle_parts,
+    number,
+    unanswered,
+)
 from xmcbench.suite.tables import Kind, ranking_metric
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record

@@ -13,10 +13,10 @@ from statistics import fmean, stdev
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, is_unbounded, unanswered, what_is_wrong
+from xmcbench.reporting.notes import is_unbounded
 from xmcbench.reporting.rows import Row, Uneven, grouped, share_spent
 from xmcbench.reporting.text_table import Value
-from xmcbench.reporting.words import chosen_on
+from xmcbench.reporting.words import alike_texts, chosen_on, few_steps, idle_parts, unanswered, what_is_wrong
 from xmcbench.trial.alike import by_result, code_name, redefined, several_codes, superseded
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.facts import why_ended

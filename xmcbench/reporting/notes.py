@@ -1,8 +1,4 @@
-"""The marks after a name or a value, and the notes below a leaderboard that explain them, units and ranks.
-
-Some follow from what a record says of itself: parts of its method that never ran, and why it may be no better than
-`popular`.
-"""
+"""The marks after a name or a value, and the notes below a leaderboard that explain them, units and ranks."""
 
 from __future__ import annotations
 
@@ -11,14 +7,11 @@ from collections.abc import Callable, Collection, Container, Iterable, Iterator,
 from dataclasses import dataclass
 from textwrap import shorten
 
-from pydantic import ValidationError
-
-from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.paper_rows import Claim
 from xmcbench.reporting.rows import About, Group, Note, Reproduced, Row, Uneven
 from xmcbench.reporting.text_table import Value
 from xmcbench.reporting.words import again_text, number, unevenness
-from xmcbench.trial.record import FEW_STEPS, METRIC_VERSION, SCORED, SMALLEST_BATCH, Record, Status
+from xmcbench.trial.record import METRIC_VERSION, Status
 
 TIE = "≈"  # after a value: not significantly different from the best of its column
 ONE_SEED = "¹"  # after an interval: it is over test queries alone
@@ -379,76 +372,3 @@ def _published_notes(
         if differing := [f"{name} {row.disagreements[name]}" for name in metrics if name in row.disagreements]:
             name = f"{row.label} ({row.kind})" if row.kind else row.label
             yield Note(About.PAPERS, f"Papers disagree on {name}: {', '.join(differing)}.")
-
-
-FELL, ROSE = 0.7, 1.1  # of a curve: its end to its peak, its end to the evaluation before
-COLLAPSED = 0.02  # the best metric of an encoder that maps all texts to one point
-
-
-def idle_parts(record: Record) -> tuple[str, ...]:
-    """The parts of the method that never ran; empty also for a method that is not installed, or of another version."""
-    if record.status not in SCORED:
-        return ()
-    from xmcbench.trial.method import build_method  # imports numpy
-
-    try:
-        return tuple(build_method(record.trial).idle_parts(record.spent))
-    except (XMCBenchError, ValidationError):
-        return ()
-
-
-def few_steps(record: Record) -> str:
-    """That a training has hardly begun, and what would help; empty for one that has."""
-    steps, tokens = record.spent.get("steps", 0), record.spent.get("encoder_tokens", 0)
-    if not 0 < steps < FEW_STEPS:
-        return ""
-    passes = tokens - steps * record.spent.get("largest_step", {}).get("encoder_tokens", tokens)  # at least
-    if passes > tokens / 2:
-        return f"{steps} steps, as passes over all texts took {passes / tokens:.0%} of the tokens: raise the budget"
-    batch = record.trial.config.get("batch_size")  # in a record of others anything
-    lower = "lower batch_size or " if isinstance(batch, int) and batch > SMALLEST_BATCH else ""
-    return f"{steps} steps: {lower}raise the budget"
-
-
-MUCH_UNANSWERED = 0.01  # share of a teacher's replies without an answer that is worth a note
-
-
-def unanswered(record: Record) -> str:
-    """How many of the teacher's replies hold no answer, and of which kind; empty for a few."""
-    spent = record.spent
-    calls, silent = spent.get("teacher_calls", 0), spent.get("teacher_unparsed", 0)
-    if not calls or silent / calls < MUCH_UNANSWERED:
-        return ""
-    kinds = {"cut": "cut at their limit of tokens", "refused": "refused"}
-    counts = [f"{count:,} {text}" for name, text in kinds.items() if (count := spent.get(f"teacher_{name}", 0))]
-    reasons = f" ({', '.join(counts)})" if counts else ""
-    return f"{silent / calls:.0%} of {calls:,} replies of its teacher hold no answer{reasons}"
-
-
-def alike_texts(record: Record) -> str:
-    """That the encoder does not tell texts apart, and what would help; empty where it does."""
-    if not (share := record.spent.get("alike_texts", 0.0)):
-        return ""
-    return (
-        f"{share:.0%} of the queries or of the labels look like another one to the encoder: try `encoder: {{name: "
-        "static, words: random}`, or a method with a vector for each label (ova, prime, unidec)"
-    )
-
-
-def what_is_wrong(record: Record) -> str:
-    """What most likely keeps a trained method at the level of the most frequent labels, by the record's own figures."""
-    config, rate = record.trial.config, record.trial.config.get("learning_rate")
-    if few := few_steps(record):
-        return few
-    if record.metrics and max(record.metrics.values()) < COLLAPSED:
-        return f"its embeddings have collapsed, or learning_rate {rate} is far too high"
-    metric = record.trial.selection.metric if record.trial.selection else ""
-    values = [point[metric] for point in record.curve if metric in point]
-    if record.is_lower(metric):
-        values = [1 - value for value in values]
-    if values and values[-1] < FELL * max(values):
-        return f"{metric} fell from {max(values):.3f} to {values[-1]:.3f}: lower learning_rate ({rate})"
-    if len(values) > 1 and values[-1] > ROSE * values[-2]:
-        return f"{metric} still rose when the budget ended: raise it, or learning_rate ({rate})"
-    unsuited = f"learning_rate {rate} does not suit batches of {config.get('batch_size')}: `xmcbench tune` searches it"
-    return alike_texts(record) or unsuited

@@ -112,7 +112,7 @@ def answer_cost(
     The models answer test texts as `xmcbench serve` does, one model after the other in processes of their own.
     """
     from xmcbench.reporting.find import find_trial
-    from xmcbench.reporting.notes import idle_parts
+    from xmcbench.reporting.words import idle_parts
     from xmcbench.trial.store import Store
 
     place, wanted = Store(store), [name for name in metrics.split(",") if name]

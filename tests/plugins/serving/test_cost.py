@@ -9,7 +9,7 @@ from fakes.bench import Bench
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xmcbench.reporting import notes
+from xmcbench.reporting import words
 from xmcbench_plugins.serving.cost import WITHIN, Cost, advice, on_front, shown
 
 METRIC = "P@5"
@@ -122,7 +122,7 @@ def test_a_part_of_a_method_that_never_ran_is_said(
     bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XMCBENCH_PLUGINS", f"{TRUSTED},xmcbench")
-    monkeypatch.setattr(notes, "idle_parts", lambda record: (f"a part of {record.trial.label}",))
+    monkeypatch.setattr(words, "idle_parts", lambda record: (f"a part of {record.trial.label}",))
     bench.run(bench.suite({"popular": {"method": "popular"}}, budget={"steps": 2}), debug=True)
     asked = ("answer-cost", "popular", "--texts", "10", "--batch", "10", "--metrics", "P@1", *bench.places)
     assert told(capsys, *asked)[1].endswith("\n\npopular: never ran: a part of popular.\n")
