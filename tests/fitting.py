@@ -15,7 +15,7 @@ from toy import LABELS, make_run, save_small_encoder
 from xmcbench import losses
 from xmcbench.data import load
 from xmcbench.data.dataset import Texts, TrainingData
-from xmcbench.engine.training import training
+from xmcbench.engine.training import checkpoints
 from xmcbench.trial.method import Method
 from xmcbench.trial.run import Progress, Run
 
@@ -51,7 +51,7 @@ def fit_and_kill(step: int, method: Method, data: TrainingData, run: Run) -> Non
     """Fit with a checkpoint after each step, until the run is killed: the last step has none yet."""
     run = replace(run, report=killer(step=step))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "SECONDS", -1.0)
+        patch.setattr(checkpoints, "SECONDS", -1.0)
         with pytest.raises(Killed):
             method.fit(data, run)
 

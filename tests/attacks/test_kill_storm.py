@@ -56,10 +56,10 @@ def register_methods(register):
 TRAINED = """
 import time
 from xmcbench import hookimpl
-from xmcbench.engine.training import training
+from xmcbench.engine.training import checkpoints
 from xmcbench_plugins.dexml import DEXML
 
-training.SECONDS = 0.5
+checkpoints.SECONDS = 0.5
 
 class Storm(DEXML):
     name = "storm"

@@ -44,7 +44,7 @@ def run_suite(root: Path, methods: dict[str, dict[str, Any]]) -> list[Record]:
 def kill_after_checkpoints(root: Path, methods: dict[str, dict[str, Any]], count: int) -> None:
     """Run the methods with a checkpoint after each step, and end the run after `count` checkpoints."""
     from xmcbench.engine import checkpoint
-    from xmcbench.engine.training import training
+    from xmcbench.engine.training import checkpoints
 
     save, saved = checkpoint.save, iter(range(1, count + 1))
 
@@ -54,7 +54,7 @@ def kill_after_checkpoints(root: Path, methods: dict[str, dict[str, Any]], count
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "SECONDS", -1.0)
+        patch.setattr(checkpoints, "SECONDS", -1.0)
         patch.setattr(checkpoint, "save", save_and_die)
         with pytest.raises(Killed):
             run_suite(root, methods)

@@ -9,7 +9,7 @@ import pytest
 from fitting import Killed, killer
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.training import training
+from xmcbench.engine.training import checkpoints
 from xmcbench.files.manifest import write_manifest
 from xmcbench.trial.run import Run
 from xmcbench_plugins.lmtx import LMTX
@@ -39,7 +39,7 @@ def outcome(method: LMTX, run: Run, data: TrainingData) -> Any:
 def test_resumed_equals_unbroken(
     kills: list[tuple[int, int]], settings: dict[str, Any], trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "SECONDS", -1.0)
     monkeypatch.setattr(Cycles, "improving", property(lambda _: True))
     trials.says = yes_to_two_of_three
     unbroken = outcome(*trials.fitted(**settings), trials.data)

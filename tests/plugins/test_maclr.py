@@ -16,7 +16,7 @@ from toy import LABELS, make_run, toy_data
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.sampling import Batch, Embeddings
-from xmcbench.engine.training import training
+from xmcbench.engine.training import checkpoints
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.run import HeldOut, Progress
 from xmcbench_plugins.maclr import MACLR, Pretraining
@@ -157,7 +157,7 @@ def in_second_stage(progress: Progress) -> None:
 def test_killed_and_resumed_equals_unbroken(
     stage: int, small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "SECONDS", -1.0)
     unbroken, resumed = maclr(small_encoder), maclr(small_encoder)
     whole, killed = make_run(tmp_path / "a", {"steps": 10}), make_run(tmp_path / "b", {"steps": 10})
     unbroken.fit(DATA, whole)

@@ -255,7 +255,7 @@ class EmbeddingMethod(DualEncoder):
         return [group for group in groups if group["params"]]
 
     def fit(self, train: TrainingData, run: Run) -> None:
-        from xmcbench.engine.training import steps, training  # noqa: F401 (no stage is charged for imports)
+        from xmcbench.engine.training import checkpoints, steps  # noqa: F401 (no stage is charged for imports)
 
         with run.ledger.stage("prepare"):
             train = self.training_data(train)
@@ -287,8 +287,8 @@ class Training:
 
     def __init__(self, method: EmbeddingMethod, train: TrainingData) -> None:
         from xmcbench.engine.sampling.sampler import Prefetch
+        from xmcbench.engine.training.checkpoints import Checkpoints
         from xmcbench.engine.training.steps import BatchEmbedder
-        from xmcbench.engine.training.training import Checkpoints
         from xmcbench.engine.training.update import Update
 
         self.method, self.run, self.workers = method, method.run, method.shard.workers

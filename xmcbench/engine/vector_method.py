@@ -66,7 +66,7 @@ class VectorMethod(Method):
         "xmcbench.engine.search.scored",
         "xmcbench.engine.search.twins",
         "xmcbench.engine.timing",
-        "xmcbench.engine.training.training",
+        "xmcbench.engine.training.checkpoints",
     )
     encodes_labels: ClassVar[bool] = True
     """Whether label texts go through the encoder; without, the embeddings of S labels are [S, 0]."""

@@ -25,7 +25,7 @@ from xmcbench.engine.encoders.encoder import embed_all
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.static import StaticEncoder
 from xmcbench.engine.encoders.tokenizer import train_tokenizer
-from xmcbench.engine.training import training
+from xmcbench.engine.training import checkpoints
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.run import Progress
 
@@ -165,7 +165,7 @@ def die_at_step(step: int, directory: Path) -> None:
         if progress.metrics.get("step") == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    training.SECONDS = -1.0
+    checkpoints.SECONDS = -1.0
     plain().fit(DATA, make_run(directory, {"steps": 6}, report=report))
 
 

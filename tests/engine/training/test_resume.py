@@ -13,8 +13,8 @@ from fitting import fit_and_kill
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.training import training
-from xmcbench.engine.training.training import Checkpoints
+from xmcbench.engine.training import checkpoints
+from xmcbench.engine.training.checkpoints import Checkpoints
 from xmcbench.engine.workers import ALONE
 from xmcbench.trial.facts import Ended
 from xmcbench.trial.predictions import Predictions
@@ -41,7 +41,7 @@ MACHINES_OWN = ("stage_seconds", "stage_cpu_seconds", "peak_bytes", "worker_byte
 
 @pytest.fixture(autouse=True)
 def _checkpoint_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "SECONDS", -1.0)
+    monkeypatch.setattr(checkpoints, "SECONDS", -1.0)
 
 
 def selecting(data: TrainingData) -> HeldOut:
@@ -193,16 +193,16 @@ def test_writing_checkpoints_takes_a_twentieth_of_the_time(
         clock[0] += writing
         written.append(clock[0])
 
-    monkeypatch.setattr(training, "SECONDS", 60.0)
-    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(checkpoints, "SECONDS", 60.0)
+    monkeypatch.setattr(checkpoints, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(Checkpoints, "_write", write)
     run = make_run(tmp_path, {"steps": 1})
     method: Any = SimpleNamespace(run=run, shard=SimpleNamespace(workers=ALONE))
-    checkpoints = Checkpoints(method, method, method)
+    kept = Checkpoints(method, method, method)
     for _ in range(2000):
         clock[0] += 1
         run.ledger.steps += 1
-        checkpoints.save_if_due(0, 0, evaluated=False)
+        kept.save_if_due(0, 0, evaluated=False)
     first, second, third = written[:3]
     assert first == pytest.approx(60 + writing, abs=1)
     assert second - first == pytest.approx(between + writing, abs=1)

@@ -261,7 +261,7 @@ def memory(run: DryRun, encoder: EncoderCosts, workers: int, device: str, limit:
 # Loads what a worker has loaded at its first step; the bytes of the model itself are subtracted.
 IDLE = """
 import psutil, torch
-import xmcbench.runs.worker, xmcbench.engine.training.steps, xmcbench.engine.training.training
+import xmcbench.runs.worker, xmcbench.engine.training.steps, xmcbench.engine.training.checkpoints
 from xmcbench.engine.encoders import static, transformer
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.plugins.registry import registry

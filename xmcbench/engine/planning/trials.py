@@ -30,8 +30,8 @@ from xmcbench.engine.planning.dry_run import DryRun
 from xmcbench.engine.planning.gpu_facts import SIZE, gpu_facts
 from xmcbench.engine.planning.memory import FLOAT, EncoderCosts, Memory, costs, memory, tokenizer_of
 from xmcbench.engine.planning.probe import LABELS_PER_QUERY, LARGE, SAMPLE, Probe, Workload, observe
+from xmcbench.engine.training.checkpoints import NUM_STORED
 from xmcbench.engine.training.steps import kept_bytes
-from xmcbench.engine.training.training import NUM_STORED
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.trial.budget import Ledger, PassTooLargeError
 from xmcbench.trial.method import build_method
