@@ -9,8 +9,8 @@ of the suites. Trains what the store lacks, and prints what
     python benchmarks/answer_cost.py --large FOLDER --markdown docs/serving.md
 
 asks instead a static encoder of `benchmarks/growth.py` with 1.3 million labels, which it trains for four steps in
-FOLDER if none is there, with each kind of label vectors. Time, memory and recall of its rows mean something, its
-quality does not.
+FOLDER if none is there, with each kind of label vectors and with each approximate search. Time, memory and recall of
+its rows mean something, its quality does not.
 """
 
 from __future__ import annotations
@@ -66,14 +66,15 @@ def main() -> None:
 
 
 def large(folder: Path, texts: int) -> str:
-    """What the answers of an encoder with 1.3 million labels cost with each kind of label vectors."""
+    """What the answers of an encoder with 1.3 million labels cost, by label vectors, then by search."""
     place = Place("1.3m", "5k", folder)
     folder.mkdir(parents=True, exist_ok=True)
     run_stage("in-batch", place)
     key = runner_of("in-batch", place).trials()[0].key
-    measuring = ["--search", "exact", "--vectors", VECTORS, "--texts", str(texts)]
     os.environ["XMCBENCH_CACHE"] = str(folder)
-    return answer_cost(key, *measuring, "--data", str(folder), "--store", str(place.store))
+    asked = [key, "--texts", str(texts), "--data", str(folder), "--store", str(place.store)]
+    kinds = ["--search", "exact", "--vectors", VECTORS], ["--search", SEARCHES.removeprefix("exact,")]
+    return "\n".join(answer_cost(*asked, *measuring) for measuring in kinds)
 
 
 def told(text: str, document: Path | None, mark: str) -> None:
