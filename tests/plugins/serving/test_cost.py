@@ -70,6 +70,11 @@ def test_where_lower_values_are_better_the_lowest_is_the_best() -> None:
     )
 
 
+def rows_of(printed: str) -> dict[str, str]:
+    """The rows of a printed table, by the names of their models."""
+    return {line.split("  ")[0].rstrip("*"): line for line in printed.splitlines() if " MB " in line}
+
+
 def test_models_answer_and_an_approximate_search_says_what_it_misses(
     bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +84,7 @@ def test_models_answer_and_an_approximate_search_says_what_it_misses(
     bench.run(bench.suite({"encoder": dexml, "popular": {"method": "popular"}}, budget={"steps": 2}), debug=True)
     asked = ("answer-cost", "encoder", "popular", "--texts", "10", "--metrics", "P@1,P@5", *bench.places)
     code, printed, _ = told(capsys, *asked, "--search", "exact,faiss-hnsw", "--figures", bench.root / "figures")
-    rows = {line.split("  ")[0].rstrip("*"): line for line in printed.splitlines() if " MB " in line}
+    rows = rows_of(printed)
     assert (code, set(rows)) == (0, {"encoder, exact", "encoder, faiss-hnsw", "popular"})
     assert rows["encoder, exact"].endswith(" -")
     assert " to " in rows["encoder, faiss-hnsw"]
@@ -88,7 +93,7 @@ def test_models_answer_and_an_approximate_search_says_what_it_misses(
     few = ("--batch", "10", "--search", "exact", "--vectors", "float32,bf16")
     code, printed, _ = told(capsys, *asked, *few)
     assert "fake-20: quality of 10 test texts" in printed
-    rows = {line.split("  ")[0].rstrip("*"): line for line in printed.splitlines() if " MB " in line}
+    rows = rows_of(printed)
     assert (code, set(rows)) == (0, {"encoder, exact, float32", "encoder, exact, bf16", "popular"})
     assert rows["encoder, exact, float32"].endswith(" -")
     assert " to " in rows["encoder, exact, bf16"]
@@ -109,8 +114,7 @@ def test_rounded_vectors_have_the_quality_of_their_answers(
     assert len(set(known.values())) == 3
     asked = ("plain", "popular", "--vectors", "float32,pq", "--texts", "10", "--metrics", "nDCG@5,P@5")
     code, printed, _ = told(capsys, "answer-cost", *asked, *bench.places)
-    lines = [line.partition("  ") for line in printed.splitlines() if " MB " in line]
-    rows = {name.rstrip("*"): values.split() for name, _, values in lines}
+    rows = {name: row.partition("  ")[2].split() for name, row in rows_of(printed).items()}
     own = [rows[name][0] for name in ("plain, float32", "plain, pq", "popular")]
     assert (code, own) == (0, [known["plain"], known["rounded"], known["popular"]])
     low, high = (100 * edge for edge in records["rounded"].intervals["nDCG@5"])
