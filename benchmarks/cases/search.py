@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from peers import Places, Result
 from report import in_turns
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from xmcbench.engine.device import default_device
@@ -55,7 +56,8 @@ def results(places: Places) -> Iterator[Result]:
         }
         if not index.screens:
             del cases[", float32 products"]
-        seconds = in_turns(cases, REPEATS, clock)
+        with threadpool_limits(1):  # numpy multiplies too
+            seconds = in_turns(cases, REPEATS, clock)
         peer = "faiss's flat index", seconds.pop("faiss")
         for products, taken in seconds.items():
             yield Result(f"search, exact, D = {dimension}{products}", taken, unit, "1 x", *peer)

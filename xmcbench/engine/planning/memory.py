@@ -339,7 +339,7 @@ def _refresh(run: DryRun, encoder: EncoderCosts, device: str) -> float:
 def _scores(queries: int, labels: int, device: str) -> float:
     """A block of scores of a search, and copies of it."""
     sizes = SIZES[device]
-    return 2.0 * FLOAT * min(sizes.rows, queries) * min(sizes.columns, labels)
+    return 2.0 * FLOAT * min(sizes.rows, queries) * min(sizes.columns_of(queries), labels)
 
 
 def _sampler_state(run: DryRun, on_gpu: bool) -> float:
