@@ -3,10 +3,10 @@
     python benchmarks/watch.py --markdown docs/budgets.md
 
 Watching costs something for each block of code that is watched and for each product in it. Both are measured alone,
-with products that are so small that nothing else takes time, and counted in each training: what they add to a step is
-known far more exactly than steps can be timed, but for one thing: there the code of the watch is in the processor's
-caches, and between large products it is not. So steps of the training take turns too: of each two steps one, by lot
-the first or the second, is watched as always. The ratio is the median over such pairs, so that single steps which other
+with products that are so small that nothing else takes time, after large ones, which drive the code of the watch out
+of the processor's caches as in a training. Their numbers in a step are counted, so that what they add to it is known
+more exactly than steps can be timed. As a check steps of the training take turns: of each two steps one, by lot the
+first or the second, is watched as always. The ratio is the median over such pairs, so that single steps which other
 processes disturb do not count; a bootstrap over pairs gives its interval of 95 %.
 
 Legend: D vector dimensions, P pairs of steps, R draws of the bootstrap.
@@ -17,17 +17,16 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import report as seconds
 import torch
 from report import options, put
 from tabulate import tabulate
@@ -40,7 +39,8 @@ from xmcbench_plugins.conformance.tiny_trial import TinyTrial
 
 MARK, DATASET = "<!-- table of watch.py -->", "catalog-1k"
 FIRST = 10  # steps that warm up
-BLOCKS, PRODUCTS = 1_000, 3_000  # in one of the turns that time them alone
+TURNS = 300  # that time blocks and products alone
+LARGE = 1024  # rows and columns of a large product
 BATCH = {"batch_size": 512}
 STATIC: dict[str, Any] = {"encoder": "static", **BATCH}
 CASES: dict[str, tuple[dict[str, Any], int]] = {  # settings, steps
@@ -114,26 +114,35 @@ def unwatched() -> Iterator[None]:
 
 
 def microseconds() -> tuple[float, float]:
-    """What a watched block adds, and what each product in it does, forward or backward."""
-    weights_DD = torch.zeros(8, 8, requires_grad=True)
-    charged: list[int] = []
+    """What a watched block adds, and what each product in it does, forward or backward, after other work.
 
-    def products() -> None:
-        for _ in range(PRODUCTS // 3):  # one forward, two backward
-            (weights_DD @ weights_DD).sum().backward()  # type: ignore[no-untyped-call]
+    Of each turn large products before it leave nothing of the watch in the processor's caches, as in a training.
+    """
+    weights_DD, large_DD = torch.zeros(8, 8, requires_grad=True), torch.ones(LARGE, LARGE)
 
-    def blocks() -> None:
-        for _ in range(BLOCKS):
-            with matrix_products.watched(charged.append):
-                pass
+    def products() -> None:  # one forward, two backward
+        (weights_DD @ weights_DD).sum().backward()  # type: ignore[no-untyped-call]
 
-    def watched_products() -> None:
-        with matrix_products.watched(charged.append):
-            products()
+    def taken(watch: Callable[[], AbstractContextManager[None]], work: Callable[[], None]) -> float:
+        torch.mm(large_DD, large_DD)
+        start = time.process_time()
+        with watch():
+            work()
+        return time.process_time() - start
 
-    cases = {"blocks": blocks, "products": products, "watched": watched_products}
-    taken = seconds.in_turns(cases, repeats=30, clock=time.process_time, of=median)
-    return 1e6 * taken["blocks"] / BLOCKS, 1e6 * (taken["watched"] - taken["products"]) / PRODUCTS
+    cases = {
+        "nothing": partial(taken, nullcontext, lambda: None),
+        "block": partial(taken, partial(matrix_products.watched, lambda _: None), lambda: None),
+        "products": partial(taken, nullcontext, products),
+        "both": partial(taken, partial(matrix_products.watched, lambda _: None), products),
+    }
+    turns: dict[str, list[float]] = {name: [] for name in cases}
+    for order in np.random.default_rng(0).permuted([list(cases)] * TURNS, axis=1):
+        for name in order:
+            turns[name].append(cases[name]())
+    of = {name: median(values[FIRST:]) for name, values in turns.items()}
+    block = of["block"] - of["nothing"]
+    return 1e6 * block, 1e6 * (of["both"] - of["products"] - block) / 3
 
 
 def ratio(without: list[float], watched: list[float]) -> tuple[float, float, float]:
@@ -151,9 +160,9 @@ def words(rows: list[dict[str, Any]], block: float, product: float) -> str:
     above = [f"`{row['training']}`" for row in rows if float(row["95 %"].split()[0]) > 1]
     slower = f"significantly above 1 for {', '.join(above)}" if above else "not significantly above 1 for any of them"
     return (
-        f"A block takes {block:.0f} and a product {product:.0f} microseconds more if the code of the watch is in the "
-        f"processor's caches. Together they then add at most {largest['share %']:.2f} % to a step, in "
-        f"`{largest['training']}`. The ratio of timed steps is {slower}."
+        f"A block takes {block:.0f} and a product {product:.0f} microseconds more, measured after large products, "
+        f"which leave nothing of the watch in the processor's caches. Together they add at most "
+        f"{largest['share %']:.2f} % to a step, in `{largest['training']}`. The ratio of timed steps is {slower}."
     )
 
 

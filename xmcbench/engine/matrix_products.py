@@ -30,11 +30,13 @@ aten = torch.ops.aten
 
 KEY_NAME = "TESTING_ONLY_GenericMode"  # the dispatcher's first key that torch itself gives to no tensor and no thread
 KEY = torch._C._dispatch_key_parse(KEY_NAME)
+KEYS = torch._C.DispatchKeySet(KEY)
 BELOW = torch._C._dispatch_keyset_full_after(KEY)
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 CHARGE = "xmcbench charge"  # a name among the objects that torch hands from a thread to those of its backward passes
 _libraries: dict[str, Any] = {}  # by namespace of kernels; torch forgets a function whose library is gone
 _registered: set[Any] = set()
+_known = 0  # how many kernels torch knew when they were last looked at
 
 
 @contextmanager
@@ -62,8 +64,8 @@ def unwatched() -> Iterator[None]:
 
 def _thread_keys(watch: bool) -> tuple[Any, Any]:
     """The keys that the dispatcher includes and excludes in this thread, with or without that of the watch."""
-    included, key = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet(KEY)
-    return (included | key if watch else included - key), torch._C._dispatch_tls_local_exclude_set()
+    included = torch._C._dispatch_tls_local_include_set()
+    return (included | KEYS if watch else included - KEYS), torch._C._dispatch_tls_local_exclude_set()
 
 
 class TakenApart(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -79,10 +81,10 @@ class TakenApart(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        included, key = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet(KEY)
+        included = torch._C._dispatch_tls_local_include_set()
         if not (included.has(KEY) and hasattr(func, "decompose") and _is_composite(func)):
             return func(*args, **(kwargs or {}))
-        excluded = torch._C._dispatch_tls_local_exclude_set() - key
+        excluded = torch._C._dispatch_tls_local_exclude_set() - KEYS
         with self, torch._C._ForceDispatchKeyGuard(included, excluded):
             return func.decompose(*args, **(kwargs or {}))
 
@@ -106,6 +108,10 @@ def _charge() -> Charge | None:
 
 def _register() -> None:
     """Put a function before each kernel that has a formula, unless torch makes it of others, which are counted."""
+    global _known
+    if (known := len(flop_registry) + len(torch._ops._higher_order_ops)) == _known:
+        return
+    _known = known
     if not _libraries:
         _library("_").fallback(fallthrough_kernel, KEY_NAME)
     new: set[Any] = {*flop_registry, *FORMULAS, *torch._ops._higher_order_ops.values()} - _registered
@@ -134,7 +140,7 @@ def _counting(kernel: Any, formula: Formula) -> Callable[..., Any]:
     def call(keys: Any, *args: Any, **kwargs: Any) -> Any:
         if peek_interpreter_stack() is not None:  # of torch.func: the kernel comes again with the tensors as they are
             return kernel.redispatch(keys & BELOW, *args, **kwargs)
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(KEY)):
+        with torch._C._ExcludeDispatchKeyGuard(KEYS):
             result = kernel.redispatch(keys & BELOW, *args, **kwargs)
         charge = _charge()
         if charge is not None and torch._C._get_dispatch_mode(FAKE) is None:  # a compiler traces without computing
