@@ -41,6 +41,8 @@ class Recount:
     def __str__(self) -> str:
         if self.reason:
             return f"not recounted: {self.reason}"
+        if self.part < 1:
+            return "not recounted: a plan counts only the training below its second stage"
         costs = [share for name, share in self.shares.items() if name.split()[0] in COSTS]
         furthest = max(costs, key=lambda share: abs(share - 1), default=1.0)
         recounted = abs(furthest - 1) <= CLOSE

@@ -56,3 +56,4 @@ def test_a_second_stage_may_spend_what_the_encoder_below_it_does_not() -> None:
     shares = {"flops": 12.5}
     assert Recount(shares).problems
     assert not Recount(shares, part=0.08).problems
+    assert str(Recount({"flops": 1 / 0.8}, part=0.8)).startswith("not recounted: a plan counts only")
