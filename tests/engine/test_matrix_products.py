@@ -45,10 +45,52 @@ def counted(work: Callable[[], object], *contexts: AbstractContextManager[object
     return own.module_flops, torch_counts.get_total_flops()
 
 
+SPARSE = torch.eye(K).to_sparse()  # with K numbers
+SQUARE = RIGHT @ RIGHT.T + torch.eye(K)  # symmetric, with positive eigenvalues
+IN_PLACE |= {  # sparse, complex and quantised matrices, and distances
+    "sparse by sparse": (lambda: torch.sparse.mm(SPARSE, SPARSE), 2 * K),
+    "rows by rows": (lambda: SPARSE.to_sparse_csr() @ SPARSE.to_sparse_csr(), 2 * K),
+    "dense by sparse": (lambda: LEFT @ SPARSE.to_sparse_csr(), 2 * M * K),
+    "sparse rows": (lambda: torch.smm(SPARSE, RIGHT), 2 * K * N),
+    "sparse result": (lambda: torch.hspmm(SPARSE, RIGHT), 2 * K * N),
+    "blocks": (lambda: LEFT.to_sparse_bsr((2, 2)) @ RIGHT, PRODUCT),
+    "chosen entries": (lambda: torch.sparse.sampled_addmm(torch.eye(M).to_sparse_csr(), LEFT, LEFT.T), 2 * M * K),
+    "complex": (lambda: LEFT.to(torch.complex64) @ RIGHT.to(torch.complex64), 4 * PRODUCT),
+    "quantised": (lambda: torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(K, N)))(LEFT), PRODUCT),
+    "with activation": (lambda: torch._addmm_activation(torch.zeros(N), LEFT, RIGHT), PRODUCT),
+    "pairs of rows": (lambda: nn.functional.pdist(LEFT), M * (M - 1) * K),
+    "distances trained": (lambda: torch.cdist(with_gradient(), with_gradient()).sum().backward(), 3 * 2 * K * K * N),
+}
+CUBE = K**3
+IN_PLACE |= {  # decompositions and systems of equations
+    "cholesky": (lambda: torch.linalg.cholesky(SQUARE), round(CUBE / 3)),
+    "determinant": (lambda: torch.linalg.det(SQUARE), round(CUBE * 2 / 3)),
+    "inverse": (lambda: torch.linalg.inv(SQUARE), 2 * CUBE),
+    "system": (lambda: torch.linalg.solve(SQUARE, RIGHT), round(CUBE * 2 / 3) + 2 * K * K * N),
+    "system of one": (lambda: torch.linalg.solve(SQUARE, RIGHT[:, 0]), round(CUBE * 2 / 3) + 2 * K * K),
+    "triangle": (lambda: torch.linalg.solve_triangular(SQUARE, RIGHT, upper=True), K * K * N),
+    "by triangles": (lambda: torch.cholesky_solve(RIGHT, SQUARE), 2 * K * K * N),
+    "orthogonal": (lambda: torch.linalg.qr(SQUARE), 4 * round(CUBE * 2 / 3)),
+    "without Q": (lambda: torch.linalg.qr(SQUARE, mode="r"), 2 * round(CUBE * 2 / 3)),
+    "least squares": (lambda: torch.linalg.lstsq(SQUARE, RIGHT), 2 * round(CUBE * 2 / 3) + 4 * K * K * N),
+    "singular vectors": (lambda: torch.linalg.svd(SQUARE), 26 * CUBE),
+    "eigenvectors": (lambda: torch.linalg.eigh(SQUARE), 9 * CUBE),
+    "any eigenvectors": (lambda: torch.linalg.eig(SQUARE), 25 * CUBE),
+}
+
+
 @pytest.mark.parametrize("name", IN_PLACE)
 def test_a_product_has_two_operations_for_each_pair_of_numbers_that_are_multiplied(name: str) -> None:
     work, expected = IN_PLACE[name]
     assert counted(work)[0] == expected
+
+
+def test_values_without_vectors_cost_less() -> None:
+    """Torch computes the vectors too where its own counter watches."""
+    for work, expected in ((torch.linalg.svdvals, 4 * CUBE), (torch.linalg.eigvals, 10 * CUBE)):
+        with counting() as own:
+            work(SQUARE)
+        assert own.module_flops == expected
 
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {

@@ -29,7 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.static import WordBags
-from xmcbench.engine.matrix_products import FORMULAS
+from xmcbench.engine.matrix_products import FORMULAS, operations_of
 from xmcbench.trial.budget import BUDGETED_STAGES, Ledger, current_stage
 from xmcbench.trial.meter import is_uncounted
 
@@ -80,7 +80,7 @@ def _formulas(count: OutsideCount) -> dict[Any, Callable[..., int]]:
 
     def by_stage(formula: Callable[..., int], counter: Counter[str]) -> Callable[..., int]:
         def counted(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
-            operations = int(formula(*args, out_val=out_val, **kwargs))
+            operations = operations_of(formula, args, kwargs, out_val)
             if not is_uncounted():
                 counter[current_stage()] += operations
             return operations

@@ -47,6 +47,7 @@ from xmcbench.engine.encoders.settings import (
     words_folder,
 )
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
+from xmcbench.engine.flops import by_formula
 from xmcbench.engine.tables.touched_rows import TouchedRows
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.pretrained import UnfitModelError
@@ -329,7 +330,8 @@ class StaticEncoder(Encoder):
         if (saved := first_linear(config)) is not None:
             encoder.linear = saved
         elif encoder.linear is not None:
-            nn.init.orthogonal_(encoder.linear.weight, generator=torch.Generator().manual_seed(seed))
+            with by_formula():  # what a training starts from costs nothing
+                nn.init.orthogonal_(encoder.linear.weight, generator=torch.Generator().manual_seed(seed))
             nn.init.zeros_(encoder.linear.bias)
         return encoder
 
