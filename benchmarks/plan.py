@@ -3,6 +3,11 @@
     python benchmarks/plan.py --markdown docs/plan.md
 
 Memory is that of the whole trial, answers to test queries included. Most of its peak is reached in a few steps.
+
+    python benchmarks/plan.py --accepted evidence evidence-tibkat --data DIRECTORY --markdown docs/plan.md
+
+compares instead the accepted trials of these suites that draw pools of labels: the steps of trainings of many epochs,
+and how many labels a step had.
 """
 
 from __future__ import annotations
@@ -11,12 +16,16 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from report import options, report, run
+from report import options, put, report, run
+from tabulate import tabulate
 
 from xmcbench.data.prepared import default_cache_dir
 from xmcbench.engine.planning.trials import plan_here
 from xmcbench.trial.record import Record
+from xmcbench.trial.store import Store
+from xmcbench_plugins.board.results import ACCEPTED
 
+OF_ACCEPTED = "<!-- table of plan.py --accepted -->"
 METHODS: dict[str, dict[str, Any]] = {
     "in-batch": {"method": "dexml", "negatives": "in-batch"},
     "hard": {"method": "dexml", "negatives": "hard", "negatives_per_query": 2, "refresh_start": 1, "refresh_every": 2},
@@ -43,6 +52,25 @@ def compared(record: Record, encoder: str, data: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def of_accepted(suites: list[str], data: Path) -> list[dict[str, str]]:
+    """A row of each method of these suites that draws pools: one of its accepted trials, planned over measured."""
+    rows = dict[tuple[int, str], dict[str, str]]()
+    for record in sorted(Store(ACCEPTED).records(), key=lambda record: record.trial.seed):
+        spent, trial = record.spent, record.trial
+        known = record.suite in suites and (suites.index(record.suite), trial.label)
+        if not known or known in rows or "first" in trial.config or not spent.get("pool_labels"):
+            continue
+        planned = plan_here(trial, data, default_cache_dir(), workers=1)
+        assert planned is not None
+        pool = spent["pool_labels"] / spent["steps"]
+        rows[known] = {
+            "dataset": trial.dataset, "trial": trial.label, "epochs": f"{spent['epochs']:.1f}",
+            "labels a step": f"{pool:,.0f}", "labels, plan / measured": f"{planned.pool / pool:.2f}",
+            "steps": f"{spent['steps']:,}", "steps, plan / measured": f"{planned.ledger.steps / spent['steps']:.2f}",
+        }  # fmt: skip
+    return [row for _, row in sorted(rows.items())]
+
+
 def shown(row: dict[str, Any]) -> dict[str, str]:
     """A row as the document shows it."""
     place = {name: row[name] for name in ("dataset", "encoder", "trial")}
@@ -60,7 +88,14 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--held-out", type=int, default=0, help="queries that four evaluations of a trial answer")
     parser.add_argument("--tokens", type=int, default=120_000, help="of each trial: PRIME encodes all texts first")
+    parser.add_argument("--accepted", nargs="+", metavar="SUITE", help="compare its accepted trials, and train nothing")
     asked = parser.parse_args()
+    if asked.accepted:
+        table = tabulate(of_accepted(asked.accepted, asked.data), headers="keys", tablefmt="pipe", disable_numparse=True)
+        print(table)
+        if asked.markdown:
+            put(table, asked.markdown, OF_ACCEPTED)
+        return
     suite = {
         "name": "plan", "datasets": [asked.dataset], "encoder": {"name": asked.encoder},
         "budget": {"encoder_tokens": asked.tokens}, "methods": {name: METHODS[name] for name in asked.methods},
