@@ -26,6 +26,8 @@ from xmcbench.trial.store import Store
 from xmcbench_plugins.board.results import ACCEPTED
 
 OF_ACCEPTED = "<!-- table of plan.py --accepted -->"
+LABELS, STEPS = "labels, plan / measured", "steps, plan / measured"
+FAR = 0.1  # from what was measured
 METHODS: dict[str, dict[str, Any]] = {
     "in-batch": {"method": "dexml", "negatives": "in-batch"},
     "hard": {"method": "dexml", "negatives": "hard", "negatives_per_query": 2, "refresh_start": 1, "refresh_every": 2},
@@ -52,9 +54,9 @@ def compared(record: Record, encoder: str, data: Path) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def of_accepted(suites: list[str], data: Path) -> list[dict[str, str]]:
-    """A row of each method of these suites that draws pools: one of its accepted trials, planned over measured."""
-    rows = dict[tuple[int, str], dict[str, str]]()
+def of_accepted(suites: list[str], data: Path) -> str:
+    """Accepted trials of these suites that draw pools, one of each method: a table of those whose plan is far off."""
+    rows = dict[tuple[int, str], dict[str, Any]]()
     for record in sorted(Store(ACCEPTED).records(), key=lambda record: record.trial.seed):
         spent, trial = record.spent, record.trial
         known = record.suite in suites and (suites.index(record.suite), trial.label)
@@ -65,10 +67,17 @@ def of_accepted(suites: list[str], data: Path) -> list[dict[str, str]]:
         pool = spent["pool_labels"] / spent["steps"]
         rows[known] = {
             "dataset": trial.dataset, "trial": trial.label, "epochs": f"{spent['epochs']:.1f}",
-            "labels a step": f"{pool:,.0f}", "labels, plan / measured": f"{planned.pool / pool:.2f}",
-            "steps": f"{spent['steps']:,}", "steps, plan / measured": f"{planned.ledger.steps / spent['steps']:.2f}",
+            "labels a step": f"{pool:,.0f}", LABELS: planned.pool / pool,
+            "steps": f"{spent['steps']:,}", STEPS: planned.ledger.steps / spent["steps"],
         }  # fmt: skip
-    return [row for _, row in sorted(rows.items())]
+    ordered = [row for _, row in sorted(rows.items())]
+    far = [row for row in ordered if max(abs(row[name] - 1) for name in (LABELS, STEPS)) > FAR]
+    largest = (max(abs(row[name] - 1) for row in ordered if row not in far) for name in (LABELS, STEPS))
+    others = "In {} other trials labels a step are at most {:.0%} off, and steps {:.0%}.".format(
+        len(ordered) - len(far), *largest
+    )
+    cells = [{name: f"{own:.2f}" if isinstance(own, float) else own for name, own in row.items()} for row in far]
+    return f"{tabulate(cells, headers='keys', tablefmt='pipe', disable_numparse=True)}\n\n{others}"
 
 
 def shown(row: dict[str, Any]) -> dict[str, str]:
@@ -91,8 +100,7 @@ def main() -> None:
     parser.add_argument("--accepted", nargs="+", metavar="SUITE", help="compare its accepted trials, and train nothing")
     asked = parser.parse_args()
     if asked.accepted:
-        table = tabulate(of_accepted(asked.accepted, asked.data), headers="keys", tablefmt="pipe", disable_numparse=True)
-        print(table)
+        print(table := of_accepted(asked.accepted, asked.data))
         if asked.markdown:
             put(table, asked.markdown, OF_ACCEPTED)
         return
