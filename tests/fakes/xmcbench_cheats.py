@@ -189,6 +189,89 @@ class TrainsClusters(Cheat):
             KMeans(2, random_state=0).fit(np.eye(len(train.texts)))
 
 
+class CallsSolver(Cheat):
+    """A solver of scipy, which nobody counts."""
+
+    name = "calls-solver"
+    late_imports = ("scipy.sparse.linalg",)
+
+    def accident(self, train: data.TrainingData, run: Run) -> None:
+        from scipy.sparse.linalg import svds
+
+        with run.ledger.stage("train"):
+            svds(train.targets, 2, rng=0)
+
+
+class Broadcasts(ModuleInLoss):
+    """Scores by multiplication with broadcasting, in place of a product."""
+
+    name = "module-that-broadcasts"
+
+    def loss(self, queries_BD: Any, labels_SD: Any, batch: Any) -> Any:
+        scores_BS = (queries_BD[:, None] * labels_SD[None]).sum(2)
+        return losses.softmax(scores_BS, None, batch.positives, batch.positives.averaged(), temperature=1.0)
+
+
+def multiply(rows: int) -> None:
+    """A product of torch, with a gradient."""
+    import torch
+
+    left = torch.ones(rows, rows, requires_grad=True)
+    (left @ left).sum().backward()
+
+
+class MultipliesOnce(Cheat):
+    """Keeps what a product gave in the cache, so that the next trial is charged nothing."""
+
+    name = "multiplies-once"
+    late_imports = DualEncoder.late_imports
+
+    def accident(self, train: data.TrainingData, run: Run) -> None:
+        kept = run.cache / "product"
+        if not kept.exists():
+            with run.ledger.stage("train"):
+                multiply(len(train.texts))
+            kept.touch()
+
+
+class MultipliesInIndex(Cheat):
+    """Learns by a product where only labels are embedded."""
+
+    name = "multiplies-in-index"
+    late_imports = DualEncoder.late_imports
+    stage: ClassVar[str] = "index"
+
+    def accident(self, train: data.TrainingData, run: Run) -> None:
+        with run.ledger.stage(self.stage):
+            multiply(len(train.texts))
+
+
+class MultipliesUncharged(MultipliesInIndex):
+    name = "multiplies-uncharged"
+    stage = "uncharged"
+
+
+class GradientInPredict(Cheat):
+    """Adapts to the texts of `predict` without an optimiser of torch."""
+
+    name = "gradient-in-predict"
+    late_imports = DualEncoder.late_imports
+
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
+        multiply(len(texts))
+        return super().predict(texts, k)
+
+
+class ChildProcess(Cheat):
+    """Computes in a child process."""
+
+    name = "child-process"
+
+    def accident(self, train: data.TrainingData, run: Run) -> None:
+        with run.ledger.stage("train"):
+            subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
+
+
 class PassInIndex(OwnPass):
     name = "pass-in-index"
     stage = "index"

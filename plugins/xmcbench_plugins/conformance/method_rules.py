@@ -14,7 +14,7 @@ import numpy as np
 from xmcbench.runs.file_guard import Sandbox
 from xmcbench.runs.job import variables
 from xmcbench.runs.predicting import Sample, ask
-from xmcbench.trial.budget import Budget
+from xmcbench.trial.budget import UNCHARGED, Budget
 from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import why_not_recordable
@@ -33,6 +33,7 @@ from xmcbench_plugins.conformance.tried_method import TriedMethod, require_same
 
 LONGER = Budget(steps=40)  # long enough to learn the tiny data
 UNCHARGED_SECONDS = 1.0  # of processors, which fit may take on tiny data and charge to no stage
+CHILD_SECONDS = 0.1  # of processors, which child processes of fit may take
 LARGEST_MODEL = 500_000_000  # bytes of a model of 16 labels
 MICRO_BATCH_TOKENS = 96  # a few texts of the tiny datasets
 ODD_REMEDY = "handle empty texts and labels or queries without pairs, or return a reason from skip(card)"
@@ -111,6 +112,9 @@ class MethodSubject(TriedMethod):
         "training; put flops into run.ledger.not_counted where nobody counts what numpy multiplies",
     )
     def all_work_is_charged(self) -> None:
+        from xmcbench_plugins.conformance.outside_count import CLOSE, counting_from_outside
+
+        first = self.fitted.log.ledger
         again, uncharged = self.again
         ledger = again.log.ledger
         charged = sum(ledger.stage_cpu_seconds.values())
@@ -119,15 +123,23 @@ class MethodSubject(TriedMethod):
         nobody = not ledger.flops and "flops" not in ledger.not_counted and charged > UNCHARGED_SECONDS
         found = f"fit computed {charged:.1f} seconds, and no operation of them is counted ({self.place('fit')})"
         require(not nobody, found)
+        for name in ("encoder_tokens", "flops"):
+            before, after = int(first.spent(name)), int(ledger.spent(name))
+            found = f"fit charged {before:,} {name}, and {after:,} when it ran again: a cache is charged too"
+            require(abs(before - after) <= CLOSE * max(before, after), f"{found} ({self.place('fit')})")
         log = TrainingLog()
         with metering() as meter, log.ledger.stage("prepare"):
             fitted = replace(self.trial, name="metered").fit(log=log)
         problem = why_not_recordable(log.ledger.as_dict(), log.curve)
         problem = problem or uncharged_work(meter, log.ledger, BUDGET, NUM_LABELS, len(log.curve))
         require(not problem, problem)
-        with metering() as meter:
+        children = meter.children_cpu_seconds - meter.program_cpu_seconds
+        named = log.ledger.teacher_calls or "flops" in log.ledger.not_counted
+        found = f"child processes of fit computed {children:.1f} seconds, whose operations nobody counts"
+        require(children <= CHILD_SECONDS or bool(named), f"{found} ({self.place('fit')})")
+        with metering() as meter, counting_from_outside() as asked:
             fitted.method.predict(list(fitted.dataset.test.texts), K)
-        require(not meter.updates, "predict trained")
+        require(not meter.updates and not asked.gradient_flops, "predict trained")
 
     @rule(
         "An outside counter confirms its charges: operations and tokens within 5 %, or what nobody counts is named.",
@@ -142,6 +154,8 @@ class MethodSubject(TriedMethod):
             fitted = replace(self.trial, name="counted").fit(log=log)
         encoder = getattr(fitted.method, "encoder", None)
         frozen = encoder is not None and not all(weights.requires_grad for weights in encoder.parameters())
+        free = 0 if log.curve else count.flops[UNCHARGED]
+        require(not free, f"fit multiplied {free:,} operations in uncharged(), which is for evaluations on the curve")
         problem = miscounted(count, log.ledger, frozen=frozen)
         require(not problem, problem)
 

@@ -11,6 +11,7 @@ What is computed to measure or to save memory (`uncounted`) is left out, as in w
 from __future__ import annotations
 
 import dis
+import re
 import sys
 import threading
 from collections import Counter
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from math import prod
 from types import CodeType, FrameType
 from typing import Any
 
@@ -37,6 +39,9 @@ LEARNT = ("coef_", "coefs_", "components_", "cluster_centers_", "dual_coef_")  #
 CLOSE = 0.05
 PASSES = 3 / 2  # charged over computed, of an encoder that computes two
 OF_ITERATION = 4  # operations for each number of a row: a product with the weights, and a multiple added to them
+SOLVERS = re.compile(r"[\\/](numpy|scipy|scipy[\\/]sparse)[\\/](linalg|optimize)[\\/]")
+LIBRARIES = re.compile(r"[\\/](numpy|scipy|sklearn|torch)[\\/](?!_lib[\\/])")  # without wrappers of functions of scipy
+NORMS = {"norm", "vector_norm", "matrix_norm"}
 THREAD_CALLS = threading.Thread._bootstrap_inner.__code__  # type: ignore[attr-defined]  # what calls `run` in a new thread
 aten = torch.ops.aten
 
@@ -49,8 +54,11 @@ class OutsideCount:
     bag_flops: Counter[str] = field(default_factory=Counter)  # of means of word vectors
     tokens: Counter[str] = field(default_factory=Counter)  # without padding
     padded_tokens: Counter[str] = field(default_factory=Counter)
+    index_flops: int = 0  # of these, those of the stage `index` that no text encoder computed
+    spread_flops: Counter[str] = field(default_factory=Counter)  # of products by broadcasting, forward
+    gradient_flops: int = 0  # of backward passes
     solver_flops: int = 0
-    unknown: list[str] = field(default_factory=list)  # models that learnt, whose operations nobody can tell
+    unknown: list[str] = field(default_factory=list)  # what learnt or solved, whose operations nobody can tell
 
     def within_budget(self, counts: Counter[str]) -> int:
         """What was counted in stages that a budget covers, or in none."""
@@ -61,8 +69,9 @@ class OutsideCount:
 def counting_from_outside() -> Iterator[OutsideCount]:
     """Count what the block computes in this process."""
     count = OutsideCount()
-    formulas = _formulas(count)
-    reader, watch = _Reader(count), _Watch(formulas)
+    reader = _Reader(count)
+    formulas = _formulas(count, reader)
+    watch = _Watch(count, formulas)
     begun = register_module_forward_pre_hook(reader.begin)
     ended = register_module_forward_hook(reader.end, always_call=True)
     try:
@@ -75,7 +84,7 @@ def counting_from_outside() -> Iterator[OutsideCount]:
         ended.remove()
 
 
-def _formulas(count: OutsideCount) -> dict[Any, Callable[..., int]]:
+def _formulas(count: OutsideCount, reader: _Reader) -> dict[Any, Callable[..., int]]:
     """Torch's formulas, and those of kernels that it does not know, each of which also counts by stage."""
 
     def by_stage(formula: Callable[..., int], counter: Counter[str]) -> Callable[..., int]:
@@ -83,6 +92,10 @@ def _formulas(count: OutsideCount) -> dict[Any, Callable[..., int]]:
             operations = operations_of(formula, args, kwargs, out_val)
             if not is_uncounted():
                 counter[current_stage()] += operations
+                if torch._C._current_graph_task_id() >= 0:
+                    count.gradient_flops += operations
+                if counter is count.flops and current_stage() == "index" and not reader.passes:
+                    count.index_flops += operations
             return operations
 
         counted._get_raw = True  # type: ignore[attr-defined]
@@ -90,13 +103,41 @@ def _formulas(count: OutsideCount) -> dict[Any, Callable[..., int]]:
 
     bags = dict.fromkeys((aten._embedding_bag, aten._embedding_bag_forward_only), _of_bags)
     products = {**FORMULAS, **flop_registry}
-    return {kernel: by_stage(formula, count.flops) for kernel, formula in products.items()} | {
-        kernel: by_stage(formula, count.bag_flops) for kernel, formula in bags.items()
+    spread = dict.fromkeys((aten.mul, aten.mul_), _of_spread) | dict.fromkeys((aten.sub, aten.sub_), _of_differences)
+    kinds = (products, count.flops), (bags, count.bag_flops), (spread, count.spread_flops)
+    return {
+        kernel: by_stage(formula, counter)
+        for kernel_formulas, counter in kinds
+        for kernel, formula in kernel_formulas.items()
     }
 
 
 def _of_bags(vectors_VH: Tensor, ids_T: Tensor, *_: Any, **__: Any) -> int:
     return 2 * len(ids_T) * vectors_VH.shape[1]
+
+
+def _of_spread(left: Any, right: Any, *_: Any, **__: Any) -> int:
+    """A product as [M, K, 1] times [1, K, N]: rows of both, which have a dimension in common; others are none."""
+    if not (isinstance(left, Tensor) and isinstance(right, Tensor)):
+        return 0
+    sizes = [(1,) * (max(left.ndim, right.ndim) - each.ndim) + _own_sizes(each) for each in (left, right)]
+    pairs = list(zip(*sizes, strict=True))
+    of_left, of_right = any(b == 1 < a for a, b in pairs), any(a == 1 < b for a, b in pairs)
+    common = any(1 < a == b for a, b in pairs)
+    return 2 * prod(max(pair) for pair in pairs) if of_left and of_right and common else 0
+
+
+def _own_sizes(tensor: Tensor) -> tuple[int, ...]:
+    """The shape, without repeats (`expand`)."""
+    if tensor.layout != torch.strided:
+        return tuple(tensor.shape)
+    return tuple(1 if not step else size for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _of_differences(left: Any, right: Any, *_: Any, **__: Any) -> int:
+    """Differences of vectors, as [M, 1, K] and [1, N, K], of which distances are made."""
+    vectors = isinstance(left, Tensor) and isinstance(right, Tensor) and left.ndim and right.ndim
+    return _of_spread(left, right) if vectors and 1 < left.shape[-1] == right.shape[-1] else 0
 
 
 @dataclass
@@ -135,7 +176,8 @@ class _Reader:
 class _Watch:
     """Python's profiler, which sees the threads that start and the models of scikit-learn that learn vectors."""
 
-    def __init__(self, formulas: dict[Any, Callable[..., int]]) -> None:
+    def __init__(self, count: OutsideCount, formulas: dict[Any, Callable[..., int]]) -> None:
+        self._count = count
         self.models: dict[tuple[int, int], tuple[Any, Any]] = {}  # with the rows that the call had which learnt them
         self._formulas = formulas
         self._counters: dict[int, ExitStack] = {}  # by the thread that each counts
@@ -158,6 +200,9 @@ class _Watch:
         if event == "return" and _teaches(call.f_code) and hasattr(model := call.f_locals.get("self"), "get_params"):
             self.models[id(model), id(call)] = model, call.f_locals.get("X")
             self._calls.append(call)
+        if event == "call" and call.f_back and _solves(call.f_code) and not _is_library(call.f_back.f_code):
+            library = call.f_globals["__name__"].partition(".")[0]
+            self._count.unknown.append(f"called {call.f_code.co_name} of {library}")
         if event in ("call", "return") and call.f_back and call.f_back.f_code is THREAD_CALLS:
             thread = threading.get_ident()
             if event == "call":
@@ -165,6 +210,18 @@ class _Watch:
                 self._counters[thread].enter_context(FlopCounterMode(display=False, custom_mapping=self._formulas))
             elif thread in self._counters:
                 self._counters.pop(thread).close()
+
+
+@cache
+def _solves(code: CodeType) -> bool:
+    """Whether a function of numpy or scipy decomposes a matrix, or solves or minimises something."""
+    name = code.co_name
+    return bool(SOLVERS.search(code.co_filename)) and name[0].isalpha() and name not in NORMS
+
+
+@cache
+def _is_library(code: CodeType) -> bool:
+    return bool(LIBRARIES.search(code.co_filename))
 
 
 @cache
@@ -178,7 +235,7 @@ def _add_solver(count: OutsideCount, model: Any, rows: Any) -> None:
     """Count what a model computed that was fitted to `rows`."""
     iterations, coefficients = getattr(model, "n_iter_", None), getattr(model, "coef_", None)
     if iterations is None or coefficients is None or rows is None:
-        count.unknown.append(type(model).__name__)
+        count.unknown.append(f"trained {type(model).__name__} of scikit-learn")
         return
     models = 1 if np.ndim(iterations) else np.atleast_2d(coefficients).shape[0]
     numbers = getattr(rows, "nnz", None) or np.size(rows)
@@ -199,17 +256,22 @@ def miscounted(count: OutsideCount, ledger: Ledger, *, frozen: bool = False) -> 
     if charged > (tokens + count.tokens["index"]) * (1 + CLOSE):
         return f"fit charged {charged:,} tokens, and text encoders read {tokens:,}"
     if count.unknown and not ledger.solver_flops and "flops" not in ledger.not_counted:
-        return f"fit trained {count.unknown[0]} of scikit-learn, whose operations nobody counts"
+        return f"fit {count.unknown[0]}, whose operations nobody counts"
     solved = count.solver_flops and not count.unknown  # what numpy multiplies nobody can count from outside
     if solved and abs(ledger.solver_flops - count.solver_flops) > CLOSE * count.solver_flops:
         return f"linear solvers took {count.solver_flops:,} operations, and fit charged {ledger.solver_flops:,}"
     own = ledger.flops - ledger.solver_flops
+    if count.index_flops > own * (1 + CLOSE):
+        return f"fit multiplied {count.index_flops:,} operations in the stage index, and charged {own:,} in all"
     products, bags = count.within_budget(count.flops), count.within_budget(count.bag_flops)
     real, padded = count.within_budget(count.tokens), count.within_budget(count.padded_tokens)
     padding = (padded / real) ** 2 if real else 1.0  # attention multiplies pairs of tokens
     if products + bags > own * (1 + CLOSE) * padding:
         return f"fit multiplied {products + bags:,} operations and charged {own:,}"
+    spread = count.within_budget(count.spread_flops)
+    if products + bags + spread > own * (1 + CLOSE) * padding:
+        return f"fit made products of {spread:,} operations by broadcasting, and charged {own:,} in all: use matmul"
     most = PASSES * (products + bags) if frozen else products + PASSES * bags
-    if own > (most + count.flops["index"]) * (1 + CLOSE):
+    if own > (most + 3 * spread + count.flops["index"]) * (1 + CLOSE):
         return f"fit charged {own:,} operations, and {products + bags:,} were multiplied"
     return ""
