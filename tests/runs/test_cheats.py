@@ -59,6 +59,7 @@ OTHERS = {
     "patched-clock": ("ok", ""),
     "child-works": ("ok", ""),
     "own-loop": ("ok", ""),
+    "trains-solver": ("ok", ""),
     "fake-ok": ("ok", ""),
 }
 
@@ -116,6 +117,11 @@ def test_the_record_says_what_the_harness_measured(endings: dict[str, Record]) -
     assert endings["child-works"].spent["stage_cpu_seconds"]["train"] > 0.1
     for name in ("fake-ok", "child-works", "own-loop", "patched-clock"):
         assert endings[name].clock == "processor", name
+
+
+def test_the_operations_of_a_solver_that_nobody_charges_are_unknown(endings: dict[str, Record]) -> None:
+    assert "flops" in endings["fake-ok"].spent
+    assert "flops" not in endings["trains-solver"].spent
 
 
 def test_a_record_has_the_costs_of_fit(endings: dict[str, Record]) -> None:

@@ -353,7 +353,8 @@ class Training:
         """Which limit preparing and first passes used up."""
         ledger, limits = self.run.ledger, self.run.budget.spending()
         name = max(limits, key=lambda name: ledger.spent(name) / limits[name])
-        what = f"{ledger.spent(name):,.4g} {name.replace('_', ' ')}"
+        spent = ledger.spent(name)
+        what = f"{spent:,.{'0f' if spent >= 1000 else '4g'}} {name.replace('_', ' ')}"
         return f"preparing and first passes took {what} of {limits[name]:,.10g}"
 
     def _finish(self) -> None:

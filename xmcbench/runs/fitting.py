@@ -44,6 +44,9 @@ from xmcbench.trial.trial import Selection
 
 LENGTH = "length.json"  # in the checkpoint's folder: how long the training that is repeated on all queries takes
 SPENT = ("epochs", "steps", "encoder_tokens", "flops", "device_seconds")  # noted of the training that chose the length
+SOLVERS = tuple(
+    f"sklearn.{kind}" for kind in ("linear_model", "svm", "decomposition", "cluster", "neural_network", "neighbors")
+)  # models that multiply matrices to learn
 SHORTEST = 0.01  # share of the budget
 MOST_SCORES = 20  # times the evaluations that a suite asks for: a method may have reasons of its own for some more
 
@@ -70,6 +73,34 @@ def training_run(attempt: Attempt, train: TrainingData, rows: np.ndarray, **more
         asked_through(judges.embed),
     ):
         yield replace(run, judge=judges)
+
+
+@contextmanager
+def noticing_solvers(ledger: Ledger) -> Iterator[None]:
+    """The operations are unknown, not few, if a model of scikit-learn learns in the block and no solver is charged.
+
+    A model that learns looks at its parameters first. Where scikit-learn is first imported within the block, the
+    models that it imports are taken to learn.
+    """
+    base, learnt = sys.modules.get("sklearn.base"), []
+    if base is None:
+        yield
+        learnt = [name for name in sys.modules if name.startswith(SOLVERS)]
+    else:
+        look = base.BaseEstimator._validate_params
+
+        def note(model: Any) -> None:
+            if type(model).__module__.startswith(SOLVERS):
+                learnt.append(type(model).__name__)
+            look(model)
+
+        base.BaseEstimator._validate_params = note
+        try:
+            yield
+        finally:
+            base.BaseEstimator._validate_params = look
+    if learnt and not ledger.solver_flops and "flops" not in ledger.not_counted:
+        ledger.not_counted.append("flops")
 
 
 def choose_length(attempt: Attempt) -> float:
@@ -129,7 +160,7 @@ def fit(
             from xmcbench.engine.workers import joined  # imports torch
 
             group = joined(worker.rank, worker.size, worker.rendezvous)
-        with group, attempt.sandbox.closed("fit"), metering() as meter, charged:
+        with group, attempt.sandbox.closed("fit"), metering() as meter, charged, noticing_solvers(run.ledger):
             method.fit(train, run)
     attempt.measured |= {
         "fit_seconds": meter.seconds,
