@@ -85,6 +85,15 @@ def test_a_product_has_two_operations_for_each_pair_of_numbers_that_are_multipli
     assert counted(work)[0] == expected
 
 
+@pytest.mark.parametrize(("kind", "pairs"), [(nn.Conv1d, 30), (nn.ConvTranspose1d, 32)])
+def test_a_convolution_of_groups_trained_is_three_times_its_forward_pass(kind: type[nn.Module], pairs: int) -> None:
+    """Each of 16 channels is a group, with three weights; torch's own counter takes them for one group."""
+    layer = kind(16, 16, 3, groups=16)
+    with counting() as own:
+        layer(torch.randn(1, 16, 32, requires_grad=True)).sum().backward()
+    assert own.module_flops == 3 * 2 * 16 * 3 * pairs
+
+
 def test_values_without_vectors_cost_less() -> None:
     """Torch computes the vectors too where its own counter watches."""
     for work, expected in ((torch.linalg.svdvals, 4 * CUBE), (torch.linalg.eigvals, 10 * CUBE)):

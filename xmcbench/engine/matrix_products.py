@@ -219,6 +219,13 @@ def _of_recurrences(inputs: Tensor, weights: list[Tensor], *_: Any, **__: Any) -
     return 2 * prod(inputs.shape[:2]) * sum(weight.numel() for weight in weights if weight.ndim > 1)
 
 
+def _of_convolution_backward(gradient: Tensor, inputs: Tensor, weights: Tensor, *others: Any, **_: Any) -> int:
+    """Gradients of inputs and of weights, as far as wanted. Torch's own formula takes groups of channels for one."""
+    transposed, wanted = others[4], others[7]
+    forward = 2 * (inputs if transposed else gradient).numel() * weights[0].numel()
+    return forward * (bool(wanted[0]) + bool(wanted[1]))
+
+
 def _of_three(*tensors: Any, **_: Any) -> int:
     """The sum over products of three tensors (`nn.Bilinear`), each of which lacks some dimensions."""
     sizes = []
@@ -362,6 +369,7 @@ FORMULAS: dict[Any, Formula] = {
     aten.mkldnn_rnn_layer_backward: _twice(_of_recurrence),
     aten._cudnn_rnn: _of_recurrences,
     aten._cudnn_rnn_backward: _twice(_of_recurrences),
+    aten.convolution_backward: _of_convolution_backward,
     aten._trilinear: _of_three,
     aten._cdist_forward: _of_distances,
     aten._cdist_backward: lambda _, left, right, *__, **___: _of_distances(left, right),  # of the left side alone

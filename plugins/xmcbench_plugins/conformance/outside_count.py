@@ -102,7 +102,7 @@ def _formulas(count: OutsideCount, reader: _Reader) -> dict[Any, Callable[..., i
         return counted
 
     bags = dict.fromkeys((aten._embedding_bag, aten._embedding_bag_forward_only), _of_bags)
-    products = {**FORMULAS, **flop_registry}
+    products = {**FORMULAS, **flop_registry, aten.convolution_backward: FORMULAS[aten.convolution_backward]}
     spread = dict.fromkeys((aten.mul, aten.mul_), _of_spread) | dict.fromkeys((aten.sub, aten.sub_), _of_differences)
     kinds = (products, count.flops), (bags, count.bag_flops), (spread, count.spread_flops)
     return {

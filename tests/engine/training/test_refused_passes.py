@@ -164,6 +164,21 @@ def test_preparing_beyond_the_budget_is_an_error_of_one_line(
         fit_by(work, method, data, tmp_path, 5.0)
 
 
+def test_operations_of_preparing_are_written_as_those_of_the_budget(
+    small_encoder: str, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = toy(small_encoder)
+    prepare = method.prepare
+
+    def multiplying(train: TrainingData, run: Any) -> None:
+        prepare(train, run)
+        run.ledger.module_flops += 671_088_640
+
+    monkeypatch.setattr(method, "prepare", multiplying)
+    with pytest.raises(PassTooLargeError, match=r"first passes took 671,088,640 flops of 30,000,000$"):
+        method.fit(data, make_run(tmp_path, {"flops": 30_000_000}))
+
+
 def test_without_a_limit_of_seconds_nothing_is_measured(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     method = toy(small_encoder, negatives="hard")
     fit(method, data, tmp_path, 10_000)
