@@ -20,7 +20,7 @@ from pathlib import Path
 
 from report import Rows, alone, options, report
 
-SUBJECTS = ("commands", "steps", "evaluation", "texts", "search")
+SUBJECTS = ("commands", "steps", "all_labels", "evaluation", "texts", "search")
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class Places:
     data: Path
     out: Path
     quick: bool  # small sizes: whether the cases work
+    dexml: Path | None  # a clone of DEXML's public code
 
 
 def measured(subject: str, places: Places) -> Rows:
@@ -69,10 +70,11 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=SUBJECTS, help="the others stay in the file")
     parser.add_argument("--data", type=Path, required=True, help="a dataset of short texts, in any layout that is read")
+    parser.add_argument("--dexml", type=Path, help="a clone of github.com/nilesh2797/DEXML, the peer of all labels")
     parser.add_argument("--quick", action="store_true", help="small sizes, for a trial of the cases themselves")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        places = Places(asked.data.absolute(), Path(scratch), asked.quick)
+        places = Places(asked.data.absolute(), Path(scratch), asked.quick, asked.dexml)
         rows = [row for subject in asked.only for row in alone(measured, subject, places)]
     report("peers", rows, asked.markdown, shown, by=("what",))
 
