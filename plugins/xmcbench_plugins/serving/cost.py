@@ -20,6 +20,8 @@ from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
     import numpy as np
 
     from xmcbench.evaluation.evaluator import Scores
@@ -159,13 +161,21 @@ def _changes(search: str, vectors: str) -> list[dict[str, str]]:
     return [first | second for first, second in product(*changes)]
 
 
-def _alone(record: Record, change: dict[str, str], *given: Any) -> Cost:
-    """The cost of a model, measured in a fresh process. Raises XMCBenchError where that process dies."""
+def fresh_process() -> ProcessPoolExecutor:
+    """A process that has imported nothing, and ends when this one does."""
     import multiprocessing  # `--help` does without these
     from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
 
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+    from xmcbench.trial.programs import end_with_parent
+
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent)
+
+
+def _alone(record: Record, change: dict[str, str], *given: Any) -> Cost:
+    """The cost of a model, measured in a fresh process. Raises XMCBenchError where that process dies."""
+    from concurrent.futures.process import BrokenProcessPool  # `--help` does without it
+
+    with fresh_process() as fresh:
         try:
             return fresh.submit(measured, record.key, change, *given).result()
         except BrokenProcessPool:

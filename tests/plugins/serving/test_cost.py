@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
 import pytest
 from commands import told
 from fakes import TRUSTED
@@ -149,3 +154,24 @@ def test_bad_input_is_one_line(
     assert (code, printed) == (2, "")
     assert error in said
     assert "Traceback" not in said
+
+
+DRIVER = """
+import os, time
+from xmcbench_plugins.serving.cost import fresh_process
+
+if __name__ == "__main__":
+    with fresh_process() as fresh:
+        print(fresh.submit(os.getpid).result(), flush=True)
+        fresh.submit(time.sleep, 600).result()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel of Linux")
+def test_a_killed_command_leaves_no_process_that_measures(tmp_path: Path) -> None:
+    (tmp_path / "driver.py").write_text(DRIVER)
+    with subprocess.Popen([sys.executable, tmp_path / "driver.py"], stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        measuring = psutil.Process(int(driver.stdout.readline()))
+        driver.kill()
+    measuring.wait(timeout=60)
