@@ -255,7 +255,9 @@ def test_trials_of_older_code_are_marked_and_never_averaged_with_newer_ones(boar
 
 def test_sentences_of_a_suite_that_is_accepted_later_are_ready(boards: Boards) -> None:
     """Whatever the trainings without a limit on epochs find: here they end as the rows with it."""
-    records, known = list(boards.records), Boards(ACCEPTED)
+    records = [own for own in boards.records if own.suite not in ("no-cap", "no-cap-tibkat")]
+    known, without = Boards(ACCEPTED), Boards(ACCEPTED)
+    known.records, without.records = list(records), records
     for suite, of in (("no-cap", "evidence"), ("no-cap-tibkat", "evidence-tibkat")):
         taken = [own for own in records if own.suite == of and own.trial.label in ("dexml-in-batch", "dpr", "ngame")]
         known.records += [own.model_copy(update={"suite": suite}) for own in taken]
@@ -268,7 +270,7 @@ def test_sentences_of_a_suite_that_is_accepted_later_are_ready(boards: Boards) -
         "| NGAME, all operations against its row with the limit | the small library set | +0.0 ("
         in files["docs/results.md"]
     )
-    assert "with the limit" not in findings.made(boards)[0]["docs/results.md"]
+    assert "with the limit" not in findings.made(without)[0]["docs/results.md"]
 
 
 @pytest.mark.parametrize("raised", [{"method": 99}, {"charges": 2}, {"a new part": 1}])

@@ -222,7 +222,8 @@ def test_what_ships_is_installed_with_the_package() -> None:
     assert kept == {f"{paper}.yaml" for paper in {row.paper for row in published_rows()}}
     accepted = {path for path in installed if ACCEPTED in path.parents}
     assert accepted == {*ACCEPTED.glob("*/*.jsonl"), *ACCEPTED.glob("*.safetensors")}
-    assert sum(len(zlib.compress(path.read_bytes())) for path in accepted) < 1_000_000
+    shipped = sum(len(zlib.compress(path.read_bytes())) for path in accepted)
+    assert shipped < 4_000_000, "accepted records make the wheel large: let old ones leave, or fetch them"
 
 
 def test_the_documented_file_is_read(tmp_path: Path) -> None:
