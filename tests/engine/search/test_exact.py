@@ -183,3 +183,11 @@ def test_what_has_no_answer_is_refused(queries: Tensor, labels: Tensor, k: int, 
 def test_excluded_pairs_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"excluded pairs \[2, 4\]"):
         top_k(torch.ones(2, 3), torch.ones(5, 3), 1, exclude=sp.csr_array((2, 4)))
+
+
+@given(st.integers(0, 5000))
+def test_few_queries_are_scored_against_more_labels_in_no_more_memory(queries: int) -> None:
+    for sizes in exact.SIZES.values():
+        at_once = min(queries, sizes.rows)
+        assert sizes.columns <= sizes.columns_of(at_once)
+        assert at_once * sizes.columns_of(at_once) <= sizes.rows * sizes.columns

@@ -46,7 +46,7 @@ class Sizes(NamedTuple):
 
     def columns_of(self, queries: int) -> int:
         """The number of labels at a time for so many queries: more for few, whose scores take less memory."""
-        return self.columns * max(1, min(MOST_TIMES, self.rows // queries))
+        return self.columns * max(1, min(MOST_TIMES, self.rows // max(1, queries)))
 
 
 # On a CPU 32 MiB of scores and pieces of 1 MiB, most of which its caches hold; on a GPU 1 GiB each.
@@ -109,6 +109,7 @@ class ExactIndex(Index):
 
     def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
         flops.current().flops += 2 * len(queries_BD) * self.labels_LD.numel()
+        # Fewer queries save less than the labels' rounding costs.
         if not self.screens or len(queries_BD) <= SIZES[self.labels_LD.device.type].rows // 8:
             return self._best(queries_BD, k, exclude)
         best_BK, unsure_A = self._screened(queries_BD, k, exclude)
