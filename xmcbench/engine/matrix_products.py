@@ -28,7 +28,7 @@ from torch.utils.flop_counter import flop_registry
 Formula = Callable[..., int]  # the operations of a kernel, given its arguments and its result as `out_val`
 Charge = Callable[[int], None]
 OF_COMPLEX = 4  # products of real numbers for one of complex numbers
-COMPRESSED = {torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
+SPARSE = {torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc}
 aten = torch.ops.aten
 
 KEY_NAME = "TESTING_ONLY_GenericMode"  # the dispatcher's first key that torch itself gives to no tensor and no thread
@@ -168,7 +168,7 @@ def _entries(matrix: Tensor) -> int:
 
 
 def _is_sparse(matrix: Tensor) -> bool:
-    return matrix.layout != torch.strided and (matrix.layout == torch.sparse_coo or matrix.layout in COMPRESSED)
+    return matrix.layout in SPARSE
 
 
 def _of_product(left: Tensor, right: Tensor, **_: Any) -> int:
