@@ -51,6 +51,7 @@ def compared(record: Record, encoder: str, data: Path) -> dict[str, Any]:
         "s/step": spent["stage_seconds"]["train"] / spent["steps"], "pool": spent["pool_labels"] / spent["steps"],
         "memory": peak, "memory ratio": planned.memory.total / peak, "flops": flops,
         "steps ratio": planned.ledger.steps / spent["steps"], "flops ratio": planned.ledger.flops / flops,
+        "pool ratio": planned.pool / (spent["pool_labels"] / spent["steps"]),
     }  # fmt: skip
 
 
@@ -62,13 +63,11 @@ def of_accepted(suites: list[str], data: Path) -> str:
         known = record.suite in suites and (suites.index(record.suite), trial.label)
         if not known or known in rows or "first" in trial.config or not spent.get("pool_labels"):
             continue
-        planned = plan_here(trial, data, default_cache_dir(), workers=1)
-        assert planned is not None
-        pool = spent["pool_labels"] / spent["steps"]
+        row = compared(record, "", data)
         rows[known] = {
             "dataset": trial.dataset, "trial": trial.label, "epochs": f"{spent['epochs']:.1f}",
-            "labels a step": f"{pool:,.0f}", LABELS: planned.pool / pool,
-            "steps": f"{spent['steps']:,}", STEPS: planned.ledger.steps / spent["steps"],
+            "labels a step": f"{row['pool']:,.0f}", LABELS: row["pool ratio"],
+            "steps": f"{row['steps']:,}", STEPS: row["steps ratio"],
         }  # fmt: skip
     ordered = [row for _, row in sorted(rows.items())]
     far = [row for row in ordered if max(abs(row[name] - 1) for name in (LABELS, STEPS)) > FAR]

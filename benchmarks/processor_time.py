@@ -14,6 +14,7 @@ from report import options, put
 from studies import STUDIES
 from tabulate import tabulate
 
+from xmcbench.trial.budget import BUDGETED_STAGES
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
 from xmcbench_plugins.analysis.processor_time import ProcessorTime, processor_time
@@ -44,7 +45,7 @@ def stages(records: list[Record]) -> str:
     for record in records:
         spent = record.spent
         for name, taken in (spent.get("stage_cpu_seconds") or spent["stage_seconds"]).items():
-            if name in ("prepare", "mine", "cluster", "train"):
+            if name in BUDGETED_STAGES:
                 seconds[name] += taken
     whole = sum(seconds.values())
     large = sorted(((taken / whole, name) for name, taken in seconds.items() if taken > LARGE * whole), reverse=True)

@@ -29,6 +29,7 @@ PUBLIC = "DEXML's code"
 # By number of labels: GiB of activations that ours keeps, the steps of the two runs, and how often each is repeated.
 SIZES: dict[str, tuple[tuple[float, ...], tuple[int, int], int]] = {"16k": ((0.5,), (1, 3), 2)}
 QUICK: dict[str, tuple[tuple[float, ...], tuple[int, int], int]] = {"500": ((0.5,), (1, 2), 1)}
+Taken = list[tuple[float, float]]  # seconds and GiB of runs
 Run = Callable[[], tuple[float, float]]
 
 
@@ -63,6 +64,12 @@ def ours(name: str, steps: int, limit: float, out: Path) -> tuple[float, float]:
     return float(record.spent["device_seconds"]), float(record.spent["peak_bytes"]) / 2**30
 
 
+def _of_step(few: Taken, many: Taken, more: int) -> tuple[float, float]:
+    """Seconds of a step, and the GiB of the peak, of runs of which the second ones take so many steps more."""
+    least = (min(seconds for seconds, _ in taken) for taken in (many, few))
+    return (next(least) - next(least)) / more, max(gib for _, gib in many)
+
+
 def results(places: Places) -> Iterator[Result]:
     if places.dexml is None:
         raise RuntimeError("its peer is DEXML's public code: --dexml DIR")
@@ -75,26 +82,23 @@ def results(places: Places) -> Iterator[Result]:
             made = load(f"catalog-{size}-train-{count * BATCH}-test-{TEST_QUERIES}", out, out / "cache")
             export(made, out / name)
             make_encoder(made.label_texts, out / "encoder")
-            if not (link := code / "Datasets" / name).exists():
-                link.parent.mkdir(exist_ok=True)
-                link.symlink_to(out / name)
+            link = code / "Datasets" / name
+            link.parent.mkdir(exist_ok=True)
+            link.unlink(missing_ok=True)  # of an earlier run
+            link.symlink_to(out / name)
         runs: dict[tuple[float | str, str], Run] = {}
         for name, count in names.items():
             runs[PUBLIC, name] = partial(theirs, name, code, out)
             runs |= {(limit, name): partial(ours, name, count, limit, out) for limit in limits}
-        taken: dict[tuple[float | str, str], list[tuple[float, float]]] = {key: [] for key in runs}
+        taken: dict[tuple[float | str, str], Taken] = {key: [] for key in runs}
         for _ in range(repeats):
             for key, one in runs.items():
                 taken[key].append(one())
         few, many = names
-
-        def of_step(side: float | str, taken=taken, few=few, many=many, steps=steps) -> tuple[float, float]:  # type: ignore[no-untyped-def]
-            """Seconds of a step, and the GiB of the peak."""
-            seconds = [min(own for own, _ in taken[side, name]) for name in (few, many)]
-            return (seconds[1] - seconds[0]) / (steps[1] - steps[0]), max(gib for _, gib in taken[side, many])
-
-        seconds_of_peer, gib_of_peer = of_step(PUBLIC)
+        sides: tuple[float | str, ...] = (PUBLIC, *limits)
+        of_step = {side: _of_step(taken[side, few], taken[side, many], steps[1] - steps[0]) for side in sides}
+        seconds_of_peer, gib_of_peer = of_step[PUBLIC]
         for limit in limits:
-            what, (seconds, gib) = f"step, {size.replace('k', ',000')} labels, {limit:g} GiB", of_step(limit)
+            what, (seconds, gib) = f"step, {size.replace('k', ',000')} labels, {limit:g} GiB", of_step[limit]
             yield Result(f"{what}: time", seconds, "CPU s", "half", PUBLIC, seconds_of_peer)
             yield Result(f"{what}: memory", gib, "GiB", "no more", PUBLIC, gib_of_peer)
