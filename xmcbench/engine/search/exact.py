@@ -49,8 +49,9 @@ class Sizes(NamedTuple):
         return self.columns * max(1, min(MOST_TIMES, self.rows // max(1, queries)))
 
 
-# On a CPU 32 MiB of scores and pieces of 1 MiB, most of which its caches hold; on a GPU 1 GiB each.
-SIZES = {"cpu": Sizes(1 << 11, 1 << 12, 1 << 18), "cuda": Sizes(1 << 12, 1 << 16, 1 << 28)}
+# On a CPU 32 MiB of scores and pieces of 1 MiB, most of which its caches hold; on a GPU 1 GiB each. Numpy compares rows
+# of up to 4,096 numbers with a number each at half the speed: it copies two of them into its buffer.
+SIZES = {"cpu": Sizes(1 << 11, (1 << 12) + 64, 1 << 18), "cuda": Sizes(1 << 12, 1 << 16, 1 << 28)}
 MOST_TIMES = 8  # the columns for few queries: label vectors of other types than float32 are converted in memory
 
 
@@ -224,26 +225,26 @@ def _piece(labels_LD: Tensor) -> int:
 def _scored(
     labels_LD: Tensor, queries_BD: Tensor, exclude: sp.csr_array | None, mean_D: Tensor | None = None
 ) -> Iterator[tuple[int, Tensor]]:
-    """Each chunk's first label and scores [C, B], written over those before; excluded pairs are -inf.
+    """Each chunk's first label and scores [B, C], written over those before; excluded pairs are -inf.
 
     Products are float32; with `mean_D`, they are bf16, of labels minus the mean.
     """
     dtype = torch.float32 if mean_D is None else torch.bfloat16
     columns = SIZES[labels_LD.device.type].columns_of(len(queries_BD)) * torch.float32.itemsize // dtype.itemsize
     columns, queries_BD = min(columns, len(labels_LD)), queries_BD.to(dtype)
-    memory_CB = queries_BD.new_empty(columns, len(queries_BD))
+    memory = queries_BD.new_empty(len(queries_BD) * columns)
     rounded_CD = queries_BD.new_empty(0 if mean_D is None else columns, labels_LD.shape[1])
     excluded = None if exclude is None else exclude.tocsc()
     for start in range(0, len(labels_LD), columns):
         labels_CD = labels_LD[start : start + columns]
-        scores_CB = memory_CB[: len(labels_CD)]
         labels_CD = labels_CD.float() if mean_D is None else _rounded(labels_CD, mean_D, rounded_CD)
-        _multiply(labels_CD, queries_BD, scores_CB)
+        scores_BC = memory[: len(queries_BD) * len(labels_CD)].view(len(queries_BD), -1)
+        _multiply(queries_BD, labels_CD, scores_BC)
         if excluded is not None:
             pairs = excluded[:, start : start + len(labels_CD)].tocoo()
-            rows, places = (torch.from_numpy(ids).long().to(scores_CB.device) for ids in (pairs.row, pairs.col))
-            scores_CB[places, rows] = -torch.inf
-        yield start, scores_CB
+            places = (torch.from_numpy(ids).long().to(scores_BC.device) for ids in (pairs.row, pairs.col))
+            scores_BC[tuple(places)] = -torch.inf
+        yield start, scores_BC
 
 
 def _rounded(labels_CD: Tensor, mean_D: Tensor, memory_CD: Tensor) -> Tensor:
@@ -254,12 +255,12 @@ def _rounded(labels_CD: Tensor, mean_D: Tensor, memory_CD: Tensor) -> Tensor:
     return rounded_CD
 
 
-def _multiply(labels_CD: Tensor, queries_BD: Tensor, scores_CB: Tensor) -> None:
-    """Write the inner products of all labels and queries into `scores_CB`."""
-    if scores_CB.is_cpu and scores_CB.dtype == torch.float32 and numpy_multiplies_faster() and not _is_counted():
-        np.matmul(labels_CD.numpy(), queries_BD.numpy().T, out=scores_CB.numpy())
+def _multiply(queries_BD: Tensor, labels_CD: Tensor, scores_BC: Tensor) -> None:
+    """Write the inner products of all queries and labels into `scores_BC`."""
+    if scores_BC.is_cpu and scores_BC.dtype == torch.float32 and numpy_multiplies_faster() and not _is_counted():
+        np.matmul(queries_BD.numpy(), labels_CD.numpy().T, out=scores_BC.numpy())
     else:
-        torch.mm(labels_CD, queries_BD.T, out=scores_CB)
+        torch.mm(queries_BD, labels_CD.T, out=scores_BC)
 
 
 def _is_counted() -> bool:
@@ -295,39 +296,41 @@ def _processor() -> str:
 
 def _nominate(chunks: Iterator[tuple[int, Tensor]], width: int) -> tuple[Tensor, Tensor]:
     """[B, W] scores and labels of each query's `width` best in `chunks`; short rows are padded with -inf and -1."""
-    best_BW = bar_B = above_CB = torch.empty(0)
+    best_BW = bar_B = above = torch.empty(0)
     waiting: list[tuple[Tensor, Tensor]] = []
-    for start, scores_CB in chunks:
+    for start, scores_BC in chunks:
+        queries, columns = scores_BC.shape
         if start == 0:
-            best_BW = torch.full((scores_CB.shape[1], width), PAD, device=scores_CB.device)
-            bar_B = _first_bar(scores_CB, width)
-            above_CB = torch.empty_like(scores_CB, dtype=torch.bool)  # once: new memory costs as much as comparing
-        places_F = _true(_exceed(scores_CB, bar_B, above_CB[: len(scores_CB)]))
-        labels_F, rows_F = start + places_F // len(best_BW), places_F % len(best_BW)
-        waiting.append((keys(scores_CB.view(-1)[places_F].float(), labels_F), rows_F))
+            best_BW = torch.full((queries, width), PAD, device=scores_BC.device)
+            bar_B = _first_bar(scores_BC, width)
+            above = torch.empty_like(scores_BC, dtype=torch.bool)  # once: new memory costs as much as comparing
+        places_F = _true(_exceed(scores_BC, bar_B, above.view(-1)[: scores_BC.numel()].view_as(scores_BC)))
+        rows_F = places_F // columns
+        labels_F = start + places_F - columns * rows_F
+        waiting.append((keys(scores_BC.view(-1)[places_F].float(), labels_F), rows_F))
         if sum(len(rows_F) for _, rows_F in waiting) >= best_BW.numel():
             best_BW, waiting = best_of(best_BW, waiting), []
-            bar_B = scores_and_labels(best_BW.amin(1))[0].to(scores_CB.dtype)
+            bar_B = scores_and_labels(best_BW.amin(1))[0].to(scores_BC.dtype)
     return scores_and_labels(best_of(best_BW, waiting) if waiting else best_BW)
 
 
-def _first_bar(scores_CB: Tensor, width: int) -> Tensor:
+def _first_bar(scores_BC: Tensor, width: int) -> Tensor:
     """[B] a threshold just below the `width`-th largest maximum of parts: at least `width` labels exceed it."""
-    nothing = scores_CB.new_tensor(-torch.inf)
-    if len(scores_CB) < width:
-        return nothing.expand(scores_CB.shape[1])
-    maxima_MB = scores_CB
-    while (half := len(maxima_MB) // 2) >= max(MAX_MAXIMA, width):
-        maxima_MB = torch.maximum(maxima_MB[:half], maxima_MB[half : 2 * half])
-    return torch.nextafter(maxima_MB.T.contiguous().topk(width, dim=1, sorted=False).values.amin(1), nothing)
+    nothing = scores_BC.new_tensor(-torch.inf)
+    if scores_BC.shape[1] < width:
+        return nothing.expand(len(scores_BC))
+    maxima_BM = scores_BC
+    while (half := maxima_BM.shape[1] // 2) >= max(MAX_MAXIMA, width):
+        maxima_BM = torch.maximum(maxima_BM[:, :half], maxima_BM[:, half : 2 * half])
+    return torch.nextafter(maxima_BM.topk(width, dim=1, sorted=False).values.amin(1), nothing)
 
 
-def _exceed(scores_CB: Tensor, bar_B: Tensor, above_CB: Tensor) -> Tensor:
-    """Which scores are greater than their query's threshold, written into `above_CB`."""
-    if scores_CB.is_cpu and scores_CB.dtype == torch.float32:  # numpy takes a third to a half of torch's time
-        np.greater(scores_CB.numpy(), bar_B.numpy(), out=above_CB.numpy())
-        return above_CB
-    return torch.gt(scores_CB, bar_B, out=above_CB)
+def _exceed(scores_BC: Tensor, bar_B: Tensor, above_BC: Tensor) -> Tensor:
+    """Which scores are greater than their query's threshold, written into `above_BC`."""
+    if scores_BC.is_cpu and scores_BC.dtype == torch.float32:  # numpy takes a third to a half of torch's time
+        np.greater(scores_BC.numpy(), bar_B.numpy()[:, None], out=above_BC.numpy())
+        return above_BC
+    return torch.gt(scores_BC, bar_B[:, None], out=above_BC)
 
 
 def _true(entries: Tensor) -> Tensor:
@@ -338,14 +341,15 @@ def _true(entries: Tensor) -> Tensor:
 
 
 def best_of(best_BW: Tensor, waiting: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """[B, W] the largest keys of each row, of those in `best_BW` and of the waiting keys and their rows."""
-    keys_F, rows_F = (torch.cat(parts) for parts in zip(*waiting, strict=True))
-    rows_F, order_F = rows_F.sort()
-    counts_B = rows_F.bincount(minlength=len(best_BW))
-    places_F = torch.arange(len(rows_F), device=rows_F.device) - (counts_B.cumsum(0) - counts_B)[rows_F]
-    keys_BM = keys_F.new_full((len(best_BW), int(counts_B.max())), PAD)
-    keys_BM[rows_F, places_F] = keys_F[order_F]
-    return torch.cat([best_BW, keys_BM], dim=1).topk(best_BW.shape[1], dim=1, sorted=False).values
+    """[B, W] the largest keys of each row, of those in `best_BW` and of the waiting ones, whose rows ascend."""
+    counts_PB = torch.stack([rows_F.bincount(minlength=len(best_BW)) for _, rows_F in waiting])
+    ends_PB = counts_PB.cumsum(0)
+    best_BM = best_BW.new_full((len(best_BW), best_BW.shape[1] + int(ends_PB[-1].max())), PAD)
+    best_BM[:, : best_BW.shape[1]] = best_BW
+    for (keys_F, rows_F), counts_B, ends_B in zip(waiting, counts_PB, ends_PB, strict=True):
+        first_B = best_BW.shape[1] + ends_B - counts_B.cumsum(0)
+        best_BM[rows_F, first_B[rows_F] + torch.arange(len(rows_F), device=rows_F.device)] = keys_F
+    return best_BM.topk(best_BW.shape[1], dim=1, sorted=False).values
 
 
 def rank(queries_BD: Tensor, labels_LD: Tensor, nominated_BW: Tensor, k: int) -> Tensor:
