@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from xmcbench.data.dataset import TrainingData
+from xmcbench.data.dataset import DatasetCard, TrainingData
 from xmcbench.data.extent import NAME_TOKENS, Extent
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.settings import MODULES, OWN, STATIC, WORDS, EncoderConfig, Precision
 from xmcbench.engine.search.index import build_index, search_flops
-from xmcbench.engine.search.kinds import Backend, VectorKind, is_approximate
+from xmcbench.engine.search.kinds import CODES, Backend, VectorKind, is_approximate
 from xmcbench.errors import XMCBenchError, check_extra
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.meter import uncounted
@@ -165,21 +165,31 @@ class VectorMethod(Method):
         note = f"encoder {encoder.name!r}: {' and '.join(unused)} of its folder are not used: pooling: own takes them"
         return [note] if unused else []
 
+    def skip(self, card: DatasetCard) -> str | None:
+        few = self.config.vectors == "pq" and card.num_labels < CODES
+        return f"vectors: pq needs at least {CODES} labels, found {card.num_labels:,}" if few else None
+
     def check_machine(self) -> None:
-        """Raises XMCBenchError if the encoder's package or folder is missing, its folder is plainly no encoder, or the
-        library of the search is missing. Raises it too for an approximate search by a method's own `score`.
+        """Raises XMCBenchError if the encoder's package or folder is missing, its folder is plainly no encoder, or its
+        search is not possible.
         """
+        self.check_search()
         encoder = self.config.encoder
-        if self.own_score is not None and self.approximates:
-            raise XMCBenchError(
-                f"method {self.name!r} defines its own score, which is searched exactly: expected search: exact and "
-                f"vectors: float32, found {self.config.search} and {self.config.vectors}"
-            )
         encoder.check_files()
         if encoder.name not in OWN or encoder.words not in (None, *WORDS):
             from xmcbench.engine.encoders.build import check_encoder  # imports torch
 
             check_encoder(encoder)
+
+    def check_search(self) -> None:
+        """Raises XMCBenchError if the library of the search is missing, or for an approximate search by a method's own
+        `score`.
+        """
+        if self.own_score is not None and self.approximates:
+            raise XMCBenchError(
+                f"method {self.name!r} defines its own score, which is searched exactly: expected search: exact and "
+                f"vectors: float32, found {self.config.search} and {self.config.vectors}"
+            )
         if self.approximates:
             check_extra("faiss", "cpu", f"search: {self.config.search} with vectors: {self.config.vectors}")
 

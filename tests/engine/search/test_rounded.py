@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from xmcbench import XMCBenchError, registry
+from xmcbench.data import find_source
 from xmcbench.engine.search import Backend, VectorKind, build_index
 from xmcbench.engine.search.faiss import num_clusters
 from xmcbench.engine.search.index import index_bytes
@@ -123,6 +124,23 @@ def test_many_equal_labels_are_searched_by_their_distinct_vectors() -> None:
 def test_too_few_labels_for_product_quantisation_are_one_line() -> None:
     with pytest.raises(XMCBenchError, match="vectors: pq needs at least 256 labels with different vectors, found 255"):
         build_index(torch.randn(255, 8), vectors="pq")
+
+
+@pytest.mark.parametrize("labels", [255, 256])
+def test_a_trial_with_too_few_labels_for_product_quantisation_is_skipped(labels: int) -> None:
+    dexml = registry().thing("method", "dexml")
+    card = find_source("catalog-1k").draft.card(1, 1, labels, where="here")
+    told = {vectors: dexml(dexml.Config(vectors=vectors)).skip(card) for vectors in ("pq", "int8")}
+    few = "vectors: pq needs at least 256 labels, found 255" if labels < 256 else None
+    assert told == {"pq": few, "int8": None}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_few_labels_are_product_quantised_without_a_warning_for_each_byte(
+    backend: Backend, capfd: pytest.CaptureFixture[str]
+) -> None:
+    build_index(torch.randn(300, 8), backend, vectors="pq")
+    assert tuple(capfd.readouterr()) == ("", "")
 
 
 @pytest.mark.parametrize(("dimension", "parts"), [(512, 128), (48, 12), (50, 10), (7, 1), (3, 1), (1, 1)])

@@ -6,6 +6,7 @@ from typing import Literal
 
 Backend = Literal["exact", "faiss-hnsw", "faiss-ivf"]  # all labels, a graph, or clusters
 VectorKind = Literal["float32", "bf16", "int8", "pq"]  # how an index keeps vectors; pq: product-quantised
+CODES = 256  # values of a byte of `pq`; faiss learns them from at least as many labels
 
 
 def is_approximate(backend: Backend, vectors: VectorKind) -> bool:

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from xmcbench.engine.search.exact import keys
 from xmcbench.engine.search.faiss import LINKS, InFaiss, array, num_clusters, with_links, with_probes
-from xmcbench.engine.search.kinds import Backend, VectorKind
+from xmcbench.engine.search.kinds import CODES, Backend, VectorKind
 from xmcbench.errors import XMCBenchError, import_extra
 
 NUMBERS = 4  # of a vector that one byte of a product-quantised vector stands for (Jegou, Douze and Schmid, 2011)
-CODES = 256  # values of that byte; faiss learns them from at least as many labels
 BYTES = {"float32": 4, "bf16": 2, "int8": 1}  # of a number
 
 
@@ -55,12 +54,17 @@ def _empty(faiss: Any, backend: Backend, vectors: VectorKind, num_labels: int, d
     """An index of faiss without labels."""
     product, clusters = faiss.METRIC_INNER_PRODUCT, num_clusters(num_labels)
     if vectors == "pq":
-        parts = num_parts(dimension)
+        parts, graph = num_parts(dimension), backend == "faiss-hnsw"
         if backend == "exact":
-            return faiss.IndexPQ(dimension, parts, 8, product)
-        if backend == "faiss-hnsw":
-            return with_links(faiss.IndexHNSWPQ(dimension, parts, LINKS, 8, product))
-        return with_probes(faiss.IndexIVFPQ(faiss.IndexFlatIP(dimension), dimension, clusters, parts, 8, product))
+            index = faiss.IndexPQ(dimension, parts, 8, product)
+        elif graph:
+            index = with_links(faiss.IndexHNSWPQ(dimension, parts, LINKS, 8, product))
+        else:
+            centres = faiss.IndexFlatIP(dimension)
+            index = with_probes(faiss.IndexIVFPQ(centres, dimension, clusters, parts, 8, product))
+        coded = faiss.downcast_index(index.storage) if graph else index
+        coded.pq.cp.min_points_per_centroid = 1  # else faiss warns of each byte where labels are few
+        return index
     kind = {"bf16": faiss.ScalarQuantizer.QT_bf16, "int8": faiss.ScalarQuantizer.QT_8bit}[vectors]
     if backend == "exact":
         return faiss.IndexScalarQuantizer(dimension, kind, product)
