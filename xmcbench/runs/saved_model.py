@@ -88,8 +88,8 @@ def load_model(method: Method, directory: Path) -> None:
     method.load(directory)
 
 
-def checked_model(record: Record, store: Store) -> Path:
-    """The folder of the record's model, its files checked. Raises `XMCBenchError` if it is missing or damaged."""
+def present_model(record: Record, store: Store) -> Path:
+    """The folder of the record's model, its files not checked. Raises `XMCBenchError` if it is missing."""
     directory = saved_model(record, store)
     if isinstance(record.trial.budget, UnknownBudget) and not record.parts:
         raise XMCBenchError(f"{record.trial.label}: imported predictions have no model: expected a run of xmcbench")
@@ -98,6 +98,12 @@ def checked_model(record: Record, store: Store) -> Path:
         raise XMCBenchError(f"{directory}: not there: expected the trial's model, which `xmcbench {maker}` makes")
     if not (directory / MANIFEST).exists():
         raise XMCBenchError(f"{directory}: found no {MANIFEST}, so its files cannot be checked: run the trial again")
+    return directory
+
+
+def checked_model(record: Record, store: Store) -> Path:
+    """The folder of the record's model, its files checked. Raises `XMCBenchError` if it is missing or damaged."""
+    directory = present_model(record, store)
     check_manifest(directory)
     if (expected := record.digests.get(MODEL)) and (digest := model_digest(directory)) != expected:
         raise XMCBenchError(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from xmcbench.cli.options import DataDir, Seed, StoreDir
-from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.errors import UnknownNameError, XMCBenchError, check_extra, text_of
 from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from xmcbench.data import DatasetCard
     from xmcbench.evaluation.evaluator import Scores
     from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
@@ -117,36 +118,45 @@ def answer_cost(
     from xmcbench.reporting.words import idle_parts
     from xmcbench.trial.store import Store
 
-    place, wanted = Store(store), [name for name in metrics.split(",") if name]
-    records = [find_trial(place, run, seed) for run in runs]
-    changes = _changes(search, vectors)
-    for record in records:
-        if name := next((name for name in wanted if name not in record.metrics), ""):
-            raise XMCBenchError(
-                f"--metrics: {record.trial.label} ({record.key}) has no {name}, expected of "
-                f"{', '.join(record.metrics)}; xmcbench rescore --metrics {name} adds it"
-            )
-    asked = [
-        (record, change) for record in records for change in (changes if "search" in record.trial.config else [{}])
-    ]
-    costs = []
-    for number, (record, change) in enumerate(asked, start=1):
-        with patience(f"[{number}/{len(asked)}] {' '.join((record.trial.label, *change.values()))}"):
-            costs.append(_alone(record, change, bool(search or vectors), wanted, texts, batch, k, store, data))
+    place, wanted, changes = Store(store), _names("metrics", metrics), _changes(search, vectors)
+    found = [find_trial(place, run, seed) for run in runs]
+    records = list({record.key: record for record in found}.values())
+    asked = _asked(place, records, changes, wanted, data)
+    if figures is not None:
+        _check_drawing(figures)
+    costs, failures = [], []
+    for number, (name, key, change) in enumerate(asked, start=1):
+        with patience(f"[{number}/{len(asked)}] {name}"):
+            cost = _alone(name, key, change, changes != [{}], wanted, texts, batch, k, store, data)
+        if isinstance(cost, Cost):
+            costs.append(cost)
+        else:
+            failures.append(f"{name}: {cost}")
     datasets = {name: [one for one in costs if one.dataset == name] for name in dict.fromkeys(c.dataset for c in costs)}
     idle = {record.trial.label: parts for record in records if (parts := idle_parts(record))}
     never = "\n".join(f"{label}: never ran: {', '.join(parts)}." for label, parts in idle.items())
-    echo("\n\n".join([*map(shown, datasets.values()), *filter(None, [never])]))
+    if costs:
+        echo("\n\n".join([*map(shown, datasets.values()), *filter(None, [never])]))
     if figures is not None:
         from xmcbench_plugins.serving.cost_figure import draw_costs
 
         for name, own in datasets.items():
             draw_costs(own, path := figures / f"answer-cost-{name}.svg")
             echo(f"wrote {path}", err=True)
+    if failures:
+        raise XMCBenchError("\n".join(failures))
+
+
+def _names(option: str, given: str) -> list[str]:
+    """The names of a list, each once. Raises XMCBenchError where there is none."""
+    names = list(dict.fromkeys(name for name in given.split(",") if name))
+    if not names:
+        raise XMCBenchError(f"--{option}: found {given!r}, expected names with commas between them")
+    return names
 
 
 def _changes(search: str, vectors: str) -> list[dict[str, str]]:
-    """The settings with which each encoder is measured; empty ones are its own. Raises UnknownNameError."""
+    """The settings with which each encoder is measured; empty ones are its own. Raises XMCBenchError."""
     from itertools import product
     from typing import get_args
 
@@ -154,11 +164,72 @@ def _changes(search: str, vectors: str) -> list[dict[str, str]]:
 
     changes = []
     for option, given, kinds in (("search", search, get_args(Backend)), ("vectors", vectors, get_args(VectorKind))):
-        names = [name for name in given.split(",") if name]
+        names = _names(option, given) if given else []
         if unknown := next((name for name in names if name not in kinds), ""):
             raise UnknownNameError(option, unknown, kinds, f"--{option}")
         changes.append([{option: name} for name in names] or [{}])
     return [first | second for first, second in product(*changes)]
+
+
+def _asked(
+    store: Store, records: Sequence[Record], changes: Sequence[dict[str, str]], metrics: Sequence[str], data: Path
+) -> list[tuple[str, str, dict[str, str]]]:
+    """Name, key and changed settings of each model to measure.
+
+    A name has the key of its trial where several trials have one label. Raises XMCBenchError for a trial that cannot
+    be measured, before any is: it has no model, its dataset is another one now, or it cannot have these settings.
+    """
+    from collections import Counter
+
+    from xmcbench.runs.saved_model import present_model
+    from xmcbench_plugins.serving.trained import same_dataset
+
+    labels, asked = Counter((record.trial.dataset, record.trial.label) for record in records), []
+    for record in records:
+        trial = record.trial
+        if name := next((name for name in metrics if name not in record.metrics), ""):
+            raise XMCBenchError(
+                f"--metrics: {trial.label} ({record.key}) has no {name}, expected of "
+                f"{', '.join(record.metrics)}; xmcbench rescore --metrics {name} adds it"
+            )
+        for one in (record, *(_record(store, part.key) for part in record.parts)):
+            present_model(one, store)
+        card = same_dataset(record, data).card
+        label = trial.label if labels[trial.dataset, trial.label] == 1 else f"{trial.label} {record.key}"
+        asked += [
+            (", ".join((label, *change.values())), record.key, change) for change in _possible(record, changes, card)
+        ]
+    if changes != [{}] and not any(change for _, _, change in asked):
+        names = ", ".join(record.trial.label for record in records)
+        raise XMCBenchError(f"--search, --vectors: expected an encoder among the trials, found {names}")
+    return asked
+
+
+def _possible(record: Record, changes: Sequence[dict[str, str]], card: DatasetCard) -> Sequence[dict[str, str]]:
+    """The settings that the model of a trial is measured with. Raises XMCBenchError where it cannot have them."""
+    from xmcbench.engine.vector_method import VectorMethod
+    from xmcbench.trial.method import build_method
+
+    trial = record.trial
+    if record.parts or not isinstance(build_method(trial), VectorMethod):
+        return [{}]
+    for change in filter(None, changes):
+        changed = build_method(trial.changed(config=trial.config | change))
+        assert isinstance(changed, VectorMethod)
+        changed.check_search()
+        if reason := changed.skip(card):
+            raise XMCBenchError(f"{trial.label} on {trial.dataset}: {reason}")
+    return changes
+
+
+def _check_drawing(folder: Path) -> None:
+    """Make the folder of the figures. Raises XMCBenchError or OSError where they could not be drawn or written."""
+    from tempfile import TemporaryFile
+
+    check_extra("matplotlib", "plots", "drawing figures")
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryFile(dir=folder):
+        pass
 
 
 def fresh_process() -> ProcessPoolExecutor:
@@ -171,18 +242,29 @@ def fresh_process() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent)
 
 
-def _alone(record: Record, change: dict[str, str], *given: Any) -> Cost:
-    """The cost of a model, measured in a fresh process. Raises XMCBenchError where that process dies."""
+def _alone(name: str, *given: Any) -> Cost | str:
+    """The cost of a model, measured in a fresh process, or why it could not be measured."""
     from concurrent.futures.process import BrokenProcessPool  # `--help` does without it
 
     with fresh_process() as fresh:
         try:
-            return fresh.submit(measured, record.key, change, *given).result()
+            return fresh.submit(_measured_or_why, name, *given).result()
         except BrokenProcessPool:
-            raise XMCBenchError(f"{record.trial.label}: its process was killed, perhaps for lack of memory") from None
+            return "its process was killed, perhaps for lack of memory"
+
+
+def _measured_or_why(*given: Any) -> Cost | str:
+    """What `measured` returns, or the message of what it raises: not every exception can be sent to another process."""
+    try:
+        return measured(*given)
+    except XMCBenchError as problem:
+        return str(problem)
+    except Exception as problem:  # a method or a library may raise anything
+        return " ".join(f"{type(problem).__name__}: {text_of(problem)}".split())
 
 
 def measured(
+    name: str,
     key: str,
     change: dict[str, str],
     answers: bool,
@@ -193,7 +275,7 @@ def measured(
     store: Path,
     data: Path,
 ) -> Cost:
-    """Load the model of a trial in this process and have it answer, with these settings changed.
+    """Load the model of a trial in this process and have it answer, with these settings changed; `name` is its name.
 
     `answers`: its quality is that of its answers to the batch, not that of the record.
     """
@@ -207,7 +289,7 @@ def measured(
     place, start = Store(store), time.perf_counter()
     record = _record(place, key)
     model = trained_model(place, record, data)
-    changed = _change(model, change)
+    changed, k = _change(model, change), min(k, len(model.labels))
     cut = None if model.calibration is None else model.calibration.cut
     rows = _spread(len(model.dataset.test.texts), batch)
     asked = [model.dataset.test.texts[at] for at in rows]
@@ -230,7 +312,7 @@ def measured(
     parts = [_record(place, part.key) for part in record.parts]
     files = [path for one in (record, *parts) for path in checked_model(one, place).rglob("*") if path.is_file()]
     return Cost(
-        name=", ".join((record.trial.label, *change.values())),
+        name=name,
         dataset=record.trial.dataset,
         metrics={name: scores.metrics[name] for name in metrics},
         interval=scores.intervals.get(metrics[0]),
@@ -286,12 +368,12 @@ def _spread(total: int, most: int) -> np.ndarray:
 def _recall(found: Predictions, exact: Predictions) -> tuple[float, float, float]:
     """The share of the exact best labels that an approximate search finds.
 
-    The interval is that of the mean over texts, by the normal approximation.
+    The interval is that of the mean over texts, by the normal approximation; one text leaves all open.
     """
     from xmcbench.trial.predictions import found_by
 
     shares = found_by(found, exact).mean(axis=1).compressed()
-    margin = 1.96 * float(shares.std(ddof=1)) / len(shares) ** 0.5
+    margin = 1.96 * float(shares.std(ddof=1)) / len(shares) ** 0.5 if len(shares) > 1 else 1.0
     mean = float(shares.mean())
     return mean, max(0.0, mean - margin), min(1.0, mean + margin)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from commands import told
@@ -15,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmcbench.reporting import words
-from xmcbench_plugins.serving.cost import WITHIN, Cost, advice, on_front, shown
+from xmcbench.trial.predictions import Predictions
+from xmcbench_plugins.serving.cost import WITHIN, Cost, _recall, advice, on_front, shown
 
 METRIC = "P@5"
 
@@ -95,13 +98,59 @@ def test_models_answer_and_an_approximate_search_says_what_it_misses(
     assert " to " in rows["encoder, faiss-hnsw"]
     drawn = (bench.root / "figures" / "answer-cost-fake-20.svg").read_text(encoding="utf-8")
     assert all(f"<!-- {name} -->" in drawn for name in rows)
-    few = ("--batch", "10", "--search", "exact", "--vectors", "float32,bf16")
+    few = ("--batch", "10", "-k", "50", "--search", "exact,exact", "--vectors", "float32,bf16")  # of 20 labels
     code, printed, _ = told(capsys, *asked, *few)
     assert "fake-20: quality of 10 test texts" in printed
     rows = rows_of(printed)
     assert (code, set(rows)) == (0, {"encoder, exact, float32", "encoder, exact, bf16", "popular"})
     assert rows["encoder, exact, float32"].endswith(" -")
     assert " to " in rows["encoder, exact, bf16"]
+    code, printed, said = told(capsys, *asked, "--vectors", "bf16,pq")
+    assert (code, printed) == (2, "")
+    assert said == "error: encoder on fake-20: vectors: pq needs at least 256 labels, found 20\n"
+
+
+def test_settings_that_no_model_can_have_are_told_before_any_is_measured(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XMCBENCH_PLUGINS", f"{TRUSTED},xmcbench")
+    own = {"method": "colbert", "encoder": "nano", "batch_size": 8}
+    bench.run(bench.suite({"own": own, "popular": {"method": "popular"}}, budget={"steps": 2}), debug=True)
+    asked = ("--texts", "10", "--metrics", "P@1", *bench.places)
+    for runs, expected in (
+        (("popular", "own"), "method 'colbert' defines its own score, which is searched exactly"),
+        (("popular",), "--search, --vectors: expected an encoder among the trials, found popular"),
+    ):
+        code, printed, said = told(capsys, "answer-cost", *runs, *asked, "--search", "exact,faiss-ivf")
+        assert (code, printed) == (2, "")
+        assert said.startswith(f"error: {expected}")
+        assert said.count("\n") == 1
+
+
+def test_models_that_fail_leave_the_others_and_those_of_one_label_have_keys(
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XMCBENCH_PLUGINS", f"{TRUSTED},xmcbench")
+    methods = {"popular": {"method": "popular"}, "words": {"method": "tfidf-nn"}}
+    bench.run(bench.suite(methods, budget={"steps": 2}, seeds=[0, 1]), debug=True)
+    records = {(record.trial.label, record.trial.seed): record for record in bench.store.records()}
+    keys = [records[name].key for name in (("popular", 0), ("popular", 1), ("words", 0))]
+    asked = ("answer-cost", *keys, keys[0], "--texts", "10", "--metrics", "P@1", *bench.places)
+    model = bench.store.directory(keys[2]) / "model"
+    damaged = next(path for path in model.iterdir() if path.name != "manifest.json")
+    damaged.write_bytes(b"damaged")
+    code, printed, said = told(capsys, *asked)
+    assert (code, set(rows_of(printed))) == (2, {f"popular {key}" for key in keys[:2]})
+    assert f"error: words: {damaged}: damaged" in said
+    shutil.rmtree(model)
+    code, printed, said = told(capsys, *asked)
+    assert (code, printed) == (2, "")
+    assert said.startswith(f"error: {model}: not there: expected the trial's model")
+
+
+def test_one_text_leaves_the_recall_of_a_search_open() -> None:
+    one = Predictions(np.array([[3, 1]], np.int32), np.ones((1, 2), np.float32))
+    assert _recall(one, one) == (1.0, 0.0, 1.0)
 
 
 @pytest.mark.long
@@ -143,6 +192,9 @@ def test_a_part_of_a_method_that_never_ran_is_said(
         (("--search", "exct"), "--search: unknown search 'exct' (did you mean 'exact'?)"),
         (("--vectors", "int4"), "--vectors: unknown vectors 'int4' (did you mean 'int8'?)"),
         (("--metrics", "P@7"), "has no P@7, expected of"),
+        (("--metrics", ","), "--metrics: found ',', expected names"),
+        (("--search", ","), "--search: found ',', expected names"),
+        (("--figures", "/dev/null"), "/dev/null: File exists"),
         (("--texts", "1"), "--texts"),
     ],
 )
