@@ -218,10 +218,12 @@ def run(
     `suite` is a file or the name of a bundled suite. The arguments are the options of `xmcbench run`. Raises
     `XMCBenchError` for invalid input; a trial that fails is a row with its reason.
     """
+    from xmcbench.plugins.registry import registry
     from xmcbench.runs.progress import display
     from xmcbench.runs.runner import Runner, Settings
     from xmcbench.runs.tuning import run_plan
 
+    registry().renew_classes()
     settings = Settings(
         suite=Path(suite),
         data=Path(data),

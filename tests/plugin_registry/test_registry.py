@@ -52,6 +52,66 @@ CONFIG = """    class Config(Method.Config):
 """
 
 
+LATE = METHOD.format(name="mine", hook="register_methods", thing="Mine").replace(
+    "    def fit", '    late_imports = "numpy"\n    def fit'
+)
+EXECUTOR = """
+from xmcbench import Executor, hookimpl
+
+class Mine(Executor):
+    name, summary = "mine", "none"
+    def start(self, task): ...
+
+@hookimpl
+def register_executors(register):
+    register(Mine)
+"""
+FAMILY = """
+from xmcbench import data, hookimpl
+
+@hookimpl
+def register_datasets(register):
+    register(data.Family("mine-<n>", "[", "made", None))
+"""
+IMPORTERS = """
+from xmcbench import data, hookimpl
+
+class Tabs(data.Importer):
+    name, summary = "tabs", "has a method of a common name"
+    def matches(self, path):
+        return path.suffix == ".tsv"
+    def read(self, path):
+        return {}
+
+class Spaces(Tabs):
+    name = "spaces"
+
+@hookimpl
+def register_importers(register):
+    register(Tabs)
+    register(Spaces)
+"""
+COMMANDS = """
+from typing import Annotated
+import typer
+from xmcbench import Command, hookimpl
+
+def unread(x: Annotated[int, typer.Option(), typer.Argument()] = 1) -> None: ...
+def sound() -> None:
+    typer.echo("it ran")
+group = typer.Typer(help=3)
+@group.command("one")
+def one() -> None: ...
+
+@hookimpl
+def register_commands(register):
+    register(Command("unread", unread))
+    register(Command("group", group))
+    register(Command("sound", sound))
+    register(Command("run", sound))
+"""
+
+
 @pytest.fixture
 def site(bench: Bench) -> Iterator[Path]:
     """Where plugins are installed; their modules are forgotten afterwards, for others come under the same names."""
@@ -90,6 +150,17 @@ def method(name: str = "mine", hook: str = "register_methods", thing: str = "Min
         (method().replace("def save", "def keep"), "Mine does not define save"),
         (method().replace('info = MethodInfo("none")', ""), "Mine.info is not a MethodInfo"),
         (method(name=""), "has no name"),
+        (method(name="../up"), "a method is called '../up', expected at most 100 printable characters without /"),
+        (method(name="a\nb"), "a method is called 'a\\nb', expected"),
+        (method(name="-x"), "a method is called '-x', expected"),
+        (method(name="x" * 101), "expected at most 100 printable"),
+        (TEACHER.replace("summary", "version = '2'; summary"), "the version of teacher 'mine' is '2', expected"),
+        (method().replace('("none")', '("none", needs=(3,))'), "Mine.info.needs is (3,), expected a tuple of texts"),
+        (method().replace('("none")', "(None)"), "Mine.info.summary is None, expected a text"),
+        (method().replace('("none")', '("none", charges={"flops": "2"})'), "Mine.info.charges['flops'] is '2'"),
+        (LATE, "Mine.late_imports is the text 'numpy', expected a tuple: ('numpy',)"),
+        (EXECUTOR, "Mine does not define has_room, finished"),
+        (FAMILY, "unterminated character set at position 0"),
         (method().replace("(register)", "(register, extra)"), "hook 'register_methods'"),
         (
             method(name="fake-ok"),
@@ -322,6 +393,34 @@ def test_plugins_can_be_left_out(site: Path, monkeypatch: pytest.MonkeyPatch) ->
     plugin(site, "zz_watched", method())
     monkeypatch.setenv("XMCBENCH_PLUGINS", "zz-watched,another")
     assert [found.name for found in Registry().all("method")] == ["mine"]
+
+
+def test_a_method_called_matches_is_no_family(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugin(site, "zz_broken", IMPORTERS)
+    found = Registry()
+    assert {"tabs", "spaces"} <= {each.name for each in found.all("importer")}
+    assert not found.broken
+    registry.cache_clear()
+    _, _, errors = told(capsys, "datasets", "import", site, "--format", "tab")
+    assert errors.startswith("error: --format: unknown format 'tab' (did you mean 'tabs'")
+
+
+def test_a_command_that_typer_cannot_read_is_left_out_alone(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (site / "zz_broken.py").write_text(COMMANDS)
+    install(site, "zz-broken", {"zz": "zz_broken"}, group="xmcbench.commands")
+    registry.cache_clear()
+    code, shown, _ = told(capsys, "--help")
+    assert (code, "sound" in shown, "unread" in shown, "group" in shown) == (0, True, False, False)
+    assert told(capsys, "sound")[:2] == (0, "it ran\n")
+    code, _, errors = told(capsys, "unread")
+    assert (code, "No such command 'unread'" in errors) == (2, True)
+    assert "note: broken plugins: zz (`xmcbench methods` shows why)" in errors
+    reasons = [broken.reason for broken in registry().broken]
+    assert "MultipleTyperAnnotationsError: Cannot specify multiple `Annotated` Typer arguments for 'x'" in reasons
+    assert any(
+        reason.startswith("command 'run' of zz-broken 1.0 is already registered by xmcbench") for reason in reasons
+    )
+    assert len(reasons) == 3
 
 
 def test_the_registry_of_a_process_is_made_once() -> None:

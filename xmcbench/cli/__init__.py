@@ -14,11 +14,13 @@ from copy import copy
 from typing import Annotated, Any
 
 from typer import Exit, Option, Typer
+from typer.main import get_command
 
 from xmcbench.cli import leaderboard, methods, run
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.commands import Command
 from xmcbench.plugins.hookspecs import hookimpl
+from xmcbench.plugins.registry import FIRST_PARTY, OWN
 from xmcbench.runs.terminal import EscapingFormatter, echo, patience, replace_unknown_signs
 
 USER_ERROR = 2  # exit code: invalid input
@@ -61,6 +63,16 @@ def check_plugin(thing: Any) -> None:
         raise TypeError(f"a command is called {thing.name!r}, expected small letters, digits and hyphens")
     if not callable(thing.run):
         raise TypeError(f"the command {thing.name!r} is no function and no typer.Typer")
+    if _first_module(thing.run).partition(".")[0] not in (OWN, FIRST_PARTY):  # reading all of these takes long
+        probe = Typer()
+        _add(probe, thing.name, thing.run)
+        get_command(probe)  # raises where Typer cannot read a parameter or a text
+
+
+def _first_module(command: Callable[..., Any] | Typer) -> str:
+    """The module of a command, or of the first of its subcommands."""
+    called = [each.callback for each in command.registered_commands] if isinstance(command, Typer) else [command]
+    return str(getattr(next(iter(called), None), "__module__", ""))
 
 
 def add_commands_of_plugins(name: str | None = None) -> None:
@@ -74,6 +86,9 @@ def add_commands_of_plugins(name: str | None = None) -> None:
         commands = [registry().thing("command", name)] if name else [each.thing for each in registry().all("command")]
     except UnknownNameError:
         commands = [each.thing for each in registry().all("command")]
+        if registry().broken and COMPLETION not in os.environ:
+            names = ", ".join(sorted({broken.name for broken in registry().broken}))
+            echo(f"note: broken plugins: {names} (`xmcbench methods` shows why)", err=True)
     known = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
     for command in commands:
         if command.name not in known:

@@ -184,3 +184,14 @@ def check_plugin(thing: Any) -> None:
     """Raise TypeError if `thing` cannot be registered as a dataset."""
     if not isinstance(thing, Source | Family):
         raise TypeError(f"{thing!r} is not a Source or a Family of xmcbench.data")
+    if isinstance(thing, Source) and not isinstance(getattr(thing, "draft", None), Draft):
+        raise TypeError(f"{type(thing).__name__}.draft is not a Draft of xmcbench.data")
+    if isinstance(thing, Family):
+        re.compile(thing.regex)
+        if not callable(thing.make) or not isinstance(thing.summary, str):
+            raise TypeError(f"the family {thing.name!r} needs a text as summary, and a function as make")
+
+
+def answers_to(thing: Any, name: str) -> bool:
+    """Whether what is registered has datasets of this name besides its own."""
+    return isinstance(thing, Family) and thing.matches(name)

@@ -31,6 +31,7 @@ HOMES = {
     "result": "xmcbench.reporting.published",
 }
 HOOKS = {kind: f"register_{kind}s" for kind in HOMES}
+VERSIONED = ("sampler", "teacher", "evaluator")  # kinds that a trial looks up by name, as in its `versions`
 ALONE = frozenset({"command", "result"})  # kinds that are looked up often: each has only its own entry-point group
 GROUPS = {GROUP: frozenset(HOMES) - ALONE} | {f"{GROUP}.{kind}s": frozenset({kind}) for kind in HOMES}
 """The kinds that a plugin of an entry-point group may register: of `xmcbench.methods` methods, of `xmcbench` all kinds
@@ -97,12 +98,26 @@ def register_results(register: Callable[[Any], None]) -> None:
     """Register `xmcbench.Results` of others. The module is in the entry-point group `xmcbench.results`."""
 
 
+def is_plain(name: str) -> bool:
+    """Whether a name can stand in a suite, in an option and in the name of a file."""
+    plain = name.isprintable() and name == name.strip() and "/" not in name and "\\" not in name
+    return plain and name[:1] not in ("", ".", "-")
+
+
 def check_subclass(thing: Any, base: type[Any], name: str) -> None:
     """Raise TypeError unless `thing` is a subclass of `base`, which is public as `name`, and no abstract one."""
     if not (isinstance(thing, type) and issubclass(thing, base)):
         raise TypeError(f"{thing!r} is not a subclass of {name}")
     if missing := sorted(getattr(thing, "__abstractmethods__", ())):
         raise TypeError(f"{thing.__name__} does not define {', '.join(missing)}")
+
+
+def check_texts(values: Any, where: str) -> None:
+    """Raise TypeError unless `values`, which is public as `where`, are several texts."""
+    if isinstance(values, str):
+        raise TypeError(f"{where} is the text {values!r}, expected a tuple: ({values!r},)")
+    if not isinstance(values, tuple | list | frozenset | set) or not all(isinstance(each, str) for each in values):
+        raise TypeError(f"{where} is {values!r}, expected a tuple of texts")
 
 
 def check_config(thing: Any, base: Any) -> None:

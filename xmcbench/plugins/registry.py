@@ -18,14 +18,13 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable
-from contextlib import redirect_stdout
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, version
 from importlib.util import module_from_spec, spec_from_file_location
-from linecache import getlines
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
@@ -34,10 +33,11 @@ import pluggy
 
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown, text_of
 from xmcbench.plugins import hookspecs
-from xmcbench.plugins.hookspecs import GROUP, GROUPS, HOMES, HOOKS
+from xmcbench.plugins.hookspecs import GROUP, GROUPS, HOMES, HOOKS, VERSIONED, is_plain
 
 STRICT = "XMCBENCH_STRICT_PLUGINS"  # "1": a broken plugin is an error, for plugin authors
 ONLY = "XMCBENCH_PLUGINS"  # distributions to load plugins from, as in "xmcbench,mine"; unset: all
+LONGEST_NAME = 100  # bytes: in the names of files more stands beside it
 UNPACKAGED = "unpackaged"  # begins the distribution of what has no package: the digest of its code follows
 FILES = "XMCBENCH_PLUGIN_FILES"  # Python files to load plugins from, as in "one.py:two.py"; `run --plugin` sets it
 LEFT_OUT = {f"{GROUP}.methods", f"{GROUP}.evaluators"}  # groups of `OWN` that are loaded only if `ONLY` names it
@@ -101,7 +101,8 @@ class Registered:
     @property
     def version(self) -> int:
         """The version of the thing's results: its attribute `version`, or 1."""
-        return int(getattr(self.thing, "version", 1))
+        version: int = getattr(self.thing, "version", 1)
+        return version
 
 
 class Registry:
@@ -132,6 +133,10 @@ class Registry:
     def origin(self, kind: str, name: str) -> str:
         """The distribution that registered what is called `name`."""
         return self._find(kind, name).origin.distribution
+
+    def registered(self, kind: str, name: str) -> Registered | None:
+        """What answers to this name among the things that are loaded."""
+        return self._get(kind, name) if kind in self._homes else None
 
     def packages(self, kind: str, name: str) -> tuple[str, ...]:
         """The packages of plugins that a thing is written in, with those it inherits from and that registers it."""
@@ -173,39 +178,58 @@ class Registry:
         plugin = sys.modules[name] = module_from_spec(spec)
         self._modules[name] = origin
         try:
-            spec.loader.exec_module(plugin)
-            self._add(str(path), plugin, origin)
+            with redirect_stdout(sys.stderr):
+                spec.loader.exec_module(plugin)
+            self._add(plugin, origin)
         except BaseException as problem:
             del sys.modules[name], self._modules[name]
-            if self._strict or isinstance(problem, KeyboardInterrupt | XMCBenchError):
+            self._forget(plugin, origin)
+            if self._strict or isinstance(problem, KeyboardInterrupt):
                 raise
-            raise XMCBenchError(f"{path}: {type(problem).__name__}: {text_of(problem)}") from problem
+            raise XMCBenchError(f"{path}: {_reason(problem)}{_needs_package(path, problem)}") from problem
 
-    def _add(self, where: str, plugin: Any, origin: Origin) -> None:
+    def _forget(self, plugin: Any, origin: Origin) -> None:
+        """Take back what a plugin without a package registered."""
+        if self._manager.is_registered(plugin):
+            self._manager.unregister(plugin)
+        for kind, things in self._things.items():
+            self._things[kind] = {name: each for name, each in things.items() if each.origin != origin}
+
+    def _add(self, plugin: Any, origin: Origin) -> None:
         """Register the things of a plugin without a package, after those that are installed."""
         for kind in _kinds_of(plugin, HOOKS):
             self._load_home(kind)
             self._load_all(kind)
         known = len(self.broken)
-        self._register(where, plugin, origin)
+        self._register(plugin.__name__, plugin, origin)
         if len(self.broken) > known:
-            raise XMCBenchError(f"{where}: {self.broken.pop().reason}")
+            raise XMCBenchError(self.broken.pop().reason)
 
     def add_class(self, method: type[Any]) -> None:
         """Register a method that is a class of this process, as in a notebook, in the place of an earlier one.
 
         Its trials run in this process. The digest is that of the files or cells that define it and what it inherits.
         """
-        source = _source_of(method)
-        digest = _digest(source.encode())
+        from xmcbench.plugins.unpackaged import source_of
+
         self._load_home("method")
         self._load_all("method")
-        self._homes["method"].check_plugin(method)
+        try:
+            self._check("method", method)
+        except Exception as problem:
+            raise XMCBenchError(_reason(problem)) from problem
+        source = source_of(method)
+        digest = _digest(source.encode())
         known = self._things["method"].get(method.name)
         if known and known.thing not in self.sources:
             raise XMCBenchError(f"method {method.name!r} is already registered by {known.origin}")
         self.sources[method] = source
         self._things["method"][method.name] = Registered(method.name, method, Origin(f"{UNPACKAGED}-{digest}", "0"))
+
+    def renew_classes(self) -> None:
+        """Register the classes of this process anew: what their functions read may have changed since."""
+        for known in [each for each in self._things["method"].values() if each.thing in self.sources]:
+            self.add_class(known.thing)
 
     def import_remark(self, distribution: str) -> str:
         """A line about the frameworks that importing the plugins of a distribution imports; empty if there are none."""
@@ -247,8 +271,8 @@ class Registry:
         things = self._things[kind]
         if name in things:
             return things[name]
-        families = (known for known in things.values() if getattr(known.thing, "matches", lambda _: False)(name))
-        return next(families, None)
+        answers_to = getattr(self._homes[kind], "answers_to", None)  # of a kind that has families
+        return next((known for known in things.values() if answers_to and answers_to(known.thing, name)), None)
 
     def _load_home(self, kind: str) -> None:
         """Register the built-in things of one kind."""
@@ -295,9 +319,7 @@ class Registry:
         """List a plugin, or one thing of it, as broken. The author of a plugin gets the exception itself."""
         if self._strict or isinstance(problem, KeyboardInterrupt):
             raise problem
-        kind = "" if isinstance(problem, XMCBenchError) else f"{type(problem).__name__}: "
-        reason = " ".join(f"{kind}{text_of(problem)}".split())
-        self.broken.append(Broken(plugin, origin.distribution, origin.version, reason))
+        self.broken.append(Broken(plugin, origin.distribution, origin.version, _reason(problem)))
 
     def _register(self, name: str, plugin: Any, origin: Origin) -> None:
         """Register the things of one plugin. A thing that is refused is listed as broken, and the others stay."""
@@ -316,16 +338,26 @@ class Registry:
             except BaseException as problem:  # of one hook: the things of the others are registered
                 self._note_broken(name, origin, problem)
 
+    def _check(self, kind: str, thing: Any) -> str:
+        """The name of a thing. Raises TypeError if it cannot be registered."""
+        self._homes[kind].check_plugin(thing)
+        name = getattr(thing, "name", None)
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"{thing!r} has no name")
+        if not is_plain(name) or len(name.encode()) > LONGEST_NAME:
+            expected = f"at most {LONGEST_NAME} printable characters without / and \\ that begin with neither . nor -"
+            raise TypeError(f"a {kind} is called {shown(name)}, expected {expected}")
+        if kind in VERSIONED and type(version := getattr(thing, "version", 1)) is not int:
+            raise TypeError(f"the version of {kind} {name!r} is {shown(version)}, expected a whole number")
+        return name
+
     def _collect(self, kind: str, plugin_name: str, plugin: Any, origin: Origin) -> None:
         """Register the things of one kind of a plugin."""
         self._load_home(kind)
 
         def register(thing: Any) -> None:
             try:
-                self._homes[kind].check_plugin(thing)
-                name = getattr(thing, "name", None)
-                if not isinstance(name, str) or not name:
-                    raise TypeError(f"{thing!r} has no name")
+                name = self._check(kind, thing)
                 if known := self._get(kind, name):
                     where = _defined(thing)
                     raise XMCBenchError(f"{kind} {name!r} of {origin}{where} is already registered by {known.origin}")
@@ -420,7 +452,10 @@ def registry() -> Registry:
     """The registry of this process: the only way to reach it. A test that installs a plugin clears the cache."""
     made = Registry()
     for file in filter(None, os.environ.get(FILES, "").split(os.pathsep)):
-        made.add_file(Path(file))
+        try:
+            made.add_file(Path(file))
+        except XMCBenchError as problem:
+            made.broken.append(Broken(file, UNPACKAGED, "0", str(problem)))
     return made
 
 
@@ -444,23 +479,34 @@ def register(method: type[Any]) -> type[Any]:
     return method
 
 
+def _reason(problem: BaseException) -> str:
+    """The exception of a plugin on one line."""
+    kind = "" if isinstance(problem, XMCBenchError) else f"{type(problem).__name__}: "
+    return " ".join(f"{kind}{text_of(problem)}".split())
+
+
 def _defined(thing: Any) -> str:
-    """File and line of a class, or of an object's class, in brackets; empty where its source is not to be had."""
+    """File and line of a class, or of an object's class, in brackets.
+
+    Empty where the class is one of xmcbench, or its source is not to be had.
+    """
     kind = thing if isinstance(thing, type) else type(thing)
+    if kind.__module__.partition(".")[0] == OWN:
+        return ""
     try:
         return f" ({Path(inspect.getfile(kind)).name}:{inspect.getsourcelines(kind)[1]})"
     except (OSError, TypeError):
         return ""
 
 
-def _source_of(method: type[Any]) -> str:
-    """The files or cells that hold the functions of a class and of those that it inherits outside packages."""
-    here = [kind for kind in method.__mro__ if kind.__module__ == "__main__" or kind is method]
-    codes = [value.__code__ for kind in here for value in vars(kind).values() if hasattr(value, "__code__")]
-    texts = ["".join(getlines(name)) for name in dict.fromkeys(code.co_filename for code in codes)]
-    if not texts or not all(texts):
-        raise XMCBenchError(f"{method.__name__}: its source cannot be read: write it into a file, for --plugin FILE")
-    return "\n".join(texts)
+def _needs_package(path: Path, problem: BaseException) -> str:
+    """What to do where a plugin that is a file imports a module beside it; empty if it does not."""
+    if not isinstance(problem, ImportError):
+        return ""
+    beside = path.parent / (problem.name or "").partition(".")[0]
+    if "relative import" in str(problem) or (problem.name and (beside.is_dir() or beside.with_suffix(".py").exists())):
+        return "; expected one file: a plugin of several is a package, `xmcbench new` makes one"
+    return ""
 
 
 def _digest(source: bytes) -> str:
@@ -468,6 +514,24 @@ def _digest(source: bytes) -> str:
     from hashlib import sha256  # loads OpenSSL, which listings do without
 
     return sha256(source).hexdigest()[:12]
+
+
+@contextmanager
+def calling(kind: str, name: str) -> Iterator[None]:
+    """A block that calls what a plugin registered, and looks at what it returns.
+
+    An exception that no line of the plugin raised, as where it takes other arguments, is one line that names it.
+    """
+    try:
+        yield
+    except (XMCBenchError, OSError):
+        raise
+    except Exception as problem:
+        known = registry().registered(kind, name)
+        if known is None or known.origin.distribution == OWN or os.environ.get(STRICT) == "1":
+            raise
+        told = plugin_failure(problem) or f"{kind} {name!r} of {known.origin}: {_reason(problem)}"
+        raise XMCBenchError(told) from problem
 
 
 def plugin_failure(problem: BaseException) -> str | None:
@@ -481,6 +545,5 @@ def plugin_failure(problem: BaseException) -> str | None:
         origin = registry().origin_of(str(frame.f_globals.get("__name__", "")))
         if origin is not None:
             where = f"{Path(frame.f_code.co_filename).name}:{line}"
-            reason = " ".join(f"{type(problem).__name__}: {text_of(problem)}".split())
-            return f"plugin {origin}: {where}: {reason} ({STRICT}=1 shows the traceback)"
+            return f"plugin {origin}: {where}: {_reason(problem)} ({STRICT}=1 shows the traceback)"
     return None

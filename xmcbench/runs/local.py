@@ -42,6 +42,7 @@ WORKER_ENVIRONMENT = {
 }
 
 POLL_SECONDS = 0.1
+MUST_DEFINE = ("has_room", "start", "finished")  # methods of an executor
 
 
 class WorkerServer:
@@ -224,6 +225,8 @@ def check_plugin(thing: Any) -> None:
     check_subclass(thing, Executor, "xmcbench.Executor")
     if not isinstance(getattr(thing, "summary", None), str):
         raise TypeError(f"{thing.__name__} has no summary")
+    if missing := [name for name in MUST_DEFINE if getattr(thing, name) is getattr(Executor, name)]:
+        raise TypeError(f"{thing.__name__} does not define {', '.join(missing)}")
 
 
 def _death(code: int) -> Death:

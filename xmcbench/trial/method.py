@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from xmcbench.data.dataset import DatasetCard, Texts, TrainingData
 from xmcbench.data.extent import Extent
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.plugins.hookspecs import check_config, check_subclass
+from xmcbench.plugins.hookspecs import check_config, check_subclass, check_texts
 from xmcbench.plugins.registry import plugin_package, registry
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.predictions import Predictions
@@ -229,11 +229,21 @@ def check_plugin(thing: Any) -> None:
     check_subclass(thing, Method, "xmcbench.Method")
     if not isinstance(getattr(thing, "info", None), MethodInfo):
         raise TypeError(f"{thing.__name__}.info is not a MethodInfo")
+    info, called = thing.info, thing.__name__
+    if not isinstance(info.summary, str):
+        raise TypeError(f"{called}.info.summary is {info.summary!r}, expected a text")
     for name in ("needs", "network", "secrets"):
-        if isinstance(given := getattr(thing.info, name), str):
-            raise TypeError(f"{thing.__name__}.info.{name} is the text {given!r}, expected a tuple: ({given!r},)")
-    if type(thing.info.version) is not int:
-        raise TypeError(f"{thing.__name__}.info.version is {thing.info.version!r}, expected a whole number")
+        check_texts(getattr(info, name), f"{called}.info.{name}")
+    check_texts(thing.late_imports, f"{called}.late_imports")
+    check_texts(thing.scoring_settings, f"{called}.scoring_settings")
+    numbers = {"info.version": info.version}
+    for name, limits in (("info.charges", info.charges), ("counted", thing.counted)):
+        if not isinstance(limits, Mapping):
+            raise TypeError(f"{called}.{name} is {limits!r}, expected a dictionary")
+    numbers |= {f"info.charges[{limit!r}]": version for limit, version in info.charges.items()}
+    for name, number in numbers.items():
+        if type(number) is not int:
+            raise TypeError(f"{called}.{name} is {number!r}, expected a whole number")
     package = plugin_package(thing.__module__)
     if late := [name for name in thing.late_imports if plugin_package(name) == package]:
         raise TypeError(f"{thing.__name__}.late_imports names {late[0]!r}, its own module: import it in fit")

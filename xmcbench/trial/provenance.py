@@ -22,6 +22,7 @@ from typing import Any
 
 from xmcbench.errors.secrets import redacted
 from xmcbench.plugins.code import Code, code_of, code_of_source
+from xmcbench.plugins.hookspecs import VERSIONED
 from xmcbench.plugins.registry import OWN, registry
 from xmcbench.trial.record_fields import CODE_FORM
 from xmcbench.trial.trial import Trial
@@ -34,7 +35,6 @@ DISTRIBUTIONS = (
 
 CHANGED = "code changed, version did not"
 OLDER_FORM = "its code was noted in an older form and may have changed"
-CLASSES = ("sampler", "teacher", "evaluator")  # kinds of plugins that a trial looks up by name, as in its `versions`
 
 
 def provenance(command: list[str] | None = None) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _code_of(trial: Trial) -> Code:
     packages = list(registry().packages("method", method.name))
     for part in trial.versions:
         kind, _, name = part.partition(" ")
-        if kind in CLASSES and registry().origin(kind, name) != OWN:  # versions tell of what is built in
+        if kind in VERSIONED and registry().origin(kind, name) != OWN:  # versions tell of what is built in
             packages += registry().packages(kind, name)
             if kind == "teacher" and registry().origin("judge", judge := registry().thing(kind, name).judge) != OWN:
                 packages += registry().packages("judge", judge)

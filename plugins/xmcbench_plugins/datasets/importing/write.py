@@ -24,6 +24,7 @@ from xmcbench.data.source import LONGEST_NAME, Draft, FolderSource
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown, suggest
 from xmcbench.files.atomic import atomic_directory, beside
 from xmcbench.files.regular import read_regular
+from xmcbench.plugins.hookspecs import is_plain
 from xmcbench.plugins.registry import registry
 from xmcbench_plugins.datasets.importing.formats import Read
 from xmcbench_plugins.datasets.inspection import Content, Kind, Report, Severity, inspect, inspect_dataset
@@ -143,8 +144,7 @@ _SUFFIX = 40  # bytes that temporary names and the names of prepared copies add 
 
 def check_name(name: str) -> None:
     """Raise XMCBenchError unless a folder `name` of the data directory is what `load(name)` reads."""
-    plain = name.isprintable() and name == name.strip() and "/" not in name and "\\" not in name
-    if not (plain and name and name[0] not in ".-" and len(os.fsencode(name)) <= LONGEST_NAME - _SUFFIX):
+    if not is_plain(name) or len(os.fsencode(name)) > LONGEST_NAME - _SUFFIX:
         raise XMCBenchError(f"dataset name: found {shown(name)}, expected a plain folder name")
     if not isinstance(_source(name), FolderSource):
         raise XMCBenchError(f"dataset name: found {name!r}, which is generated: a folder of that name is never read")
