@@ -120,14 +120,16 @@ def _write_text(text: str, output: Path | None) -> None:
 
 def _written(board: Board, format: str, output: Path | None, data: Path, every_row: bool) -> str | Sequence[Path]:
     """The text, or the files, of a format that is written by a plugin or into a folder."""
-    from xmcbench.plugins.registry import registry
-    from xmcbench.reporting.formats import Shown
+    from xmcbench.plugins.registry import calling, registry
+    from xmcbench.reporting.formats import Shown, check_written
 
     def warn(line: str) -> None:
         echo(f"warning: {line}", err=True)
 
     writer: Format = registry().thing("format", format)
-    return writer.write(Shown(board.table, board.measured, board.published, data, warn, every_row), output)
+    shown = Shown(board.table, board.measured, board.published, data, warn, every_row)
+    with calling("format", format):
+        return check_written(writer.write(shown, output))
 
 
 def show(

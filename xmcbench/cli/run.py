@@ -117,7 +117,7 @@ def run(
     Exit code: 0 all trials ok, skipped or too large for their budget; 1 a trial failed; 2 invalid input; 130
     interrupted.
     """
-    from xmcbench.plugins.registry import add_files, registry
+    from xmcbench.plugins.registry import add_files
     from xmcbench.runs.plan import exit_code
     from xmcbench.runs.runner import Runner, Settings
     from xmcbench.suite.resources import Share
@@ -141,7 +141,7 @@ def run(
         share=Share(workers=workers, gpus=gpus_per_worker),
         command=sys.argv,
     )
-    trackers = [registry().thing("tracker", name)(store) for name in dict.fromkeys(track or ())]
+    trackers = [_tracker(name, store) for name in dict.fromkeys(track or ())]
     price, before = Price.parse(teacher_price), _edited(settings.suite)
     with patience("opening datasets, planning"):
         runner = Runner(settings)
@@ -222,7 +222,7 @@ def _executor(where: str, debug: bool, parallel: int | None, settings: Mapping[s
     given = {name: value for name, value in settings.items() if value is not None}
     if where == "local" and not given:
         return None
-    from xmcbench.plugins.registry import registry
+    from xmcbench.plugins.registry import calling, registry
 
     kind: type[Executor] = registry().thing("executor", where)
     for name in sorted(given.keys() - kind.options):
@@ -231,7 +231,16 @@ def _executor(where: str, debug: bool, parallel: int | None, settings: Mapping[s
         raise XMCBenchError(f"--{name} {known}")
     if debug:
         raise XMCBenchError(f"--debug runs in this process, --executor {where} in others: expected one of them")
-    return kind(**given)
+    with calling("executor", where):
+        return kind(**given)
+
+
+def _tracker(name: str, store: Path) -> Tracker:
+    from xmcbench.plugins.registry import calling, registry
+
+    kind: type[Tracker] = registry().thing("tracker", name)
+    with calling("tracker", name):
+        return kind(store)
 
 
 def _tuning(tune: Tune, trials: Sequence[Trial], entries: Mapping[str, str]) -> str:

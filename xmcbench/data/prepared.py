@@ -24,10 +24,10 @@ from xmcbench.data.lengths import count_tokens, count_words, percentiles
 from xmcbench.data.source import Family, Source, folder_names, is_dataset, own_names, own_source
 from xmcbench.data.texts import PackedTexts, TextBlocks, repeated
 from xmcbench.data.tracks import MARK, derived_source
-from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 from xmcbench.files.manifest import DamagedFolder, check_cached_folder, open_or_make
 from xmcbench.plugins.code import code_of
-from xmcbench.plugins.registry import plugin_package, registry
+from xmcbench.plugins.registry import calling, plugin_package, registry
 
 
 def default_data_dir() -> Path:
@@ -72,7 +72,10 @@ def find_source(name: str, data_dir: Path | str | None = None) -> Source:
             detect(data_dir / name)  # says which files are missing
         known = {registered.name for registered in registry().all("dataset")} | set(own_names(data_dir))
         raise UnknownNameError("dataset", name, known) from None
-    return source.make(name) if isinstance(source, Family) else source
+    made = source.make(name) if isinstance(source, Family) else source
+    if not isinstance(made, Source):
+        raise XMCBenchError(f"dataset {name}: make returned {shown(made)}, expected an xmcbench.data.Source")
+    return made
 
 
 def dataset_name(entry: Mapping[str, Any]) -> str:
@@ -102,11 +105,11 @@ def load(name: str, data_dir: Path | str | None = None, cache_dir: Path | str | 
     source, data_dir, directory = _places(name, data_dir, cache_dir)
 
     def write(made: Path) -> None:
-        dataset = source.read(data_dir)
-        if not isinstance(dataset, Dataset):
-            kind = type(dataset).__name__
-            raise XMCBenchError(f"dataset {source.name}: read returned {kind}, expected xmcbench.data.Dataset")
-        write_copy(dataset, made)
+        with calling("dataset", source.name):
+            dataset = source.read(data_dir)
+            if wrong := _why_not_a_dataset(dataset):
+                raise XMCBenchError(f"dataset {source.name}: read returned {wrong}")
+            write_copy(dataset, made)
 
     try:
         return open_or_make(directory, read_copy, write, f"the prepared copy of {source.name}")
@@ -195,6 +198,27 @@ def _texts(dataset: Dataset) -> list[PackedTexts]:
 
 def _matrices(dataset: Dataset) -> tuple[scipy.sparse.csr_array, ...]:
     return dataset.train.targets, dataset.test.targets, dataset.ignore_train, dataset.ignore_test
+
+
+def _why_not_a_dataset(dataset: Any) -> str:
+    """What is wrong with what a source read, and what was expected; empty for a dataset whose parts fit its card."""
+    if not isinstance(dataset, Dataset):
+        return f"{type(dataset).__name__}, expected xmcbench.data.Dataset"
+    card = dataset.card
+    sizes = card.num_train, card.num_test, card.num_labels
+    shapes = [(size, card.num_labels) for size in sizes[:2]] * 2
+    for name, matrix, shape in zip(MATRICES, _matrices(dataset), shapes, strict=True):
+        if not scipy.sparse.issparse(matrix) or matrix.format != "csr":
+            return f"{name} as {type(matrix).__name__}, expected a scipy.sparse.csr_array"
+        if matrix.shape != shape:
+            return f"{name} of shape {list(matrix.shape)}, expected {list(shape)} by its card"
+        if not np.isfinite(matrix.data).all():
+            return f"{name} with values that are no finite numbers"
+    texts = dataset.train.texts, dataset.test.texts, dataset.label_texts
+    for name, part, size in zip(TEXTS, texts, sizes, strict=True):
+        if len(part) != size:
+            return f"{len(part)} texts as {name}, expected {size} by its card"
+    return ""
 
 
 def write_copy(dataset: Dataset, directory: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.pairs import binary
-from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.errors import UnknownNameError, XMCBenchError, shown, text_of
 from xmcbench.evaluation.bootstrap import intervals, resample
 from xmcbench.evaluation.calibration import CalibrationMetric
 from xmcbench.evaluation.label_metrics import LABEL_EVALUATORS, SEEN_EVALUATORS
@@ -132,7 +132,7 @@ def named_failure(metric: str) -> Iterator[None]:
     except XMCBenchError:
         raise
     except Exception as problem:
-        reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+        reason = " ".join(f"{type(problem).__name__}: {text_of(problem)}".split())
         raise XMCBenchError(f"the evaluator of {metric} failed: {reason}") from problem
 
 
@@ -165,8 +165,20 @@ def metric_terms(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Ev
         evaluator, k = parse_metric(metric, evaluators)
         if (terms := getattr(evaluator, "terms", None)) is not None:
             with named_failure(metric):
-                by_metric[metric] = terms(hits, k)
+                by_metric[metric] = _checked(terms(hits, k))
     return by_metric
+
+
+def _checked(terms: Any) -> MetricTerms:
+    """The terms of an evaluator. Raises TypeError or ValueError where no interval follows from them."""
+    if not isinstance(terms, MetricTerms):
+        raise TypeError(f"terms returned {shown(terms)}, expected an xmcbench.evaluation.MetricTerms")
+    shapes = [np.shape(part) for part in (terms.numerator, terms.denominator)]
+    if len(shapes[0]) != 1 or shapes[0] != shapes[1] or not all(shapes[0]):
+        raise ValueError(f"terms returned arrays of shapes {shapes[0]} and {shapes[1]}, expected one number for each")
+    if not (np.isfinite(terms.numerator).all() and np.isfinite(terms.denominator).all()):
+        raise ValueError("terms returned a number that is not finite")
+    return terms
 
 
 @hookimpl

@@ -11,7 +11,8 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, shown
+from xmcbench.plugins.registry import calling
 from xmcbench.reporting.published import Results, installed_results
 from xmcbench.reporting.rows import Leaderboard, Reproduced, grouped
 from xmcbench.reporting.words import enumeration, number
@@ -51,7 +52,8 @@ class Archive:
         for results in self.others:
             here = [record for key, record in self.records.items() if self.places[key].root == results.store]
             if here:
-                states.update(results.reproduced(self.places[here[0].key], here))
+                with calling("result", results.name):
+                    states.update(results.reproduced(self.places[here[0].key], here))
         return states
 
     def of(self, datasets: Container[str]) -> Archive:
@@ -153,7 +155,7 @@ def _grouped(problems: Sequence[str], noun: str) -> str:
 def archive(store: Path) -> Archive:
     """The trials of others and of the user's store; of a trial in both, the user's record."""
     others = tuple(installed_results())
-    folders = [place for place in (*(results.store for results in others), store) if place and place.exists()]
+    folders = [place for place in (*map(_store_of, others), store) if place and place.exists()]
     both = Archive({}, {}, others)
     if folders:  # without records numpy need not be imported
         from xmcbench.trial.store import Store
@@ -164,6 +166,14 @@ def archive(store: Path) -> Archive:
             both.records.update(records)
             both.places.update(dict.fromkeys(records, place))
     return both
+
+
+def _store_of(results: Results) -> Path | None:
+    with calling("result", results.name):
+        place = results.store
+        if not isinstance(place, Path | None):
+            raise TypeError(f"store is {shown(place)}, expected a Path")
+    return place
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xmcbench.errors import shown
 from xmcbench.reporting.archive import Archive
 from xmcbench.reporting.leaderboard_text import FORMATS
 from xmcbench.reporting.paper_rows import PublishedRow
@@ -49,6 +50,18 @@ class Format:
     name: str
     summary: str
     write: Callable[[Shown, Path | None], str | Sequence[Path]]
+
+
+def check_written(written: Any) -> str | Sequence[Path]:
+    """What a format returned. Raises TypeError or ValueError where that is neither text nor files that are there."""
+    if isinstance(written, str):
+        written.encode()  # half a surrogate pair is no text
+        return written
+    if not isinstance(written, list | tuple) or not all(isinstance(path, Path) for path in written):
+        raise TypeError(f"write returned {shown(written)}, expected a text or a list of paths")
+    if absent := [path for path in written if not path.exists()]:
+        raise ValueError(f"write returned the path {absent[0]}, where it wrote nothing")
+    return written
 
 
 def check_plugin(thing: Any) -> None:

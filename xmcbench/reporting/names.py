@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from xmcbench.plugins.registry import Registry, registry
+from xmcbench.errors import shown
+from xmcbench.plugins.registry import Registry, calling, registry
 from xmcbench.reporting.text_table import folded
 from xmcbench.trial.record_fields import Frozen
 
@@ -58,14 +60,29 @@ class NamedMethod(Frozen):
         return f"{self.name} ({added})" if added else self.name
 
 
+def of_all_results(what: str, expected: str, fits: Callable[[Any], bool]) -> list[Any]:
+    """What the method `what` of the results of all plugins returns. Raises XMCBenchError where one of it does not fit.
+
+    `expected` says what fits.
+    """
+    found = []
+    for known in registry().all("result"):
+        with calling("result", known.name):
+            for each in getattr(known.thing, what)():
+                if not fits(each):
+                    raise TypeError(f"{what} returned {shown(each)}, expected {expected}")
+                found.append(each)
+    return found
+
+
 def named_methods() -> tuple[NamedMethod, ...]:
     """The methods that installed results name."""
-    return _named_by(registry())
+    return _named_by(registry())  # made once for a registry
 
 
 @lru_cache(maxsize=1)
-def _named_by(plugins: Registry) -> tuple[NamedMethod, ...]:
-    return tuple(method for known in plugins.all("result") for method in known.thing.methods())
+def _named_by(_: Registry) -> tuple[NamedMethod, ...]:
+    return tuple(of_all_results("methods", "instances of NamedMethod", lambda each: isinstance(each, NamedMethod)))
 
 
 def named(label: str, plugin: str = "") -> NamedMethod:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting.names import NamedMethod
+from xmcbench.reporting.names import NamedMethod, of_all_results
 from xmcbench.reporting.paper_rows import Claim, PublishedRow
 from xmcbench.reporting.rows import Reproduced
 
@@ -67,7 +67,7 @@ def published_rows(*files: Path) -> tuple[PublishedRow, ...]:
     Raises `XMCBenchError` where two of them are the same row, and with a line for each mistake in a file.
     """
     rows: dict[tuple[str, ...], PublishedRow] = {}
-    known = [row for results in installed_results() for row in results.rows()]
+    known = of_all_results("rows", "instances of PublishedRow", lambda each: isinstance(each, PublishedRow))
     for row in (*known, *(row for file in files for row in registry().thing("result", FOR_FILES).read(file))):
         if (same := rows.setdefault(row.key, row)) is not row:
             name = f"{row.source}, {row.dataset}, {row.label}"
@@ -77,4 +77,4 @@ def published_rows(*files: Path) -> tuple[PublishedRow, ...]:
 
 def claims_of_papers() -> tuple[Claim, ...]:
     """The claims of all plugins."""
-    return tuple(claim for results in installed_results() for claim in results.claims())
+    return tuple(of_all_results("claims", "claims, with is_about(row)", lambda each: hasattr(each, "is_about")))

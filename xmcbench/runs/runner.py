@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from xmcbench.data.dataset import DatasetCard
 from xmcbench.data.extent import Extent, extent
 from xmcbench.data.prepared import default_cache_dir, load_card
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, shown
 from xmcbench.errors.secrets import redacted
 from xmcbench.files.pretrained import UnfitModelError
-from xmcbench.plugins.registry import registry
+from xmcbench.plugins.registry import calling, registry
 from xmcbench.runs.executor import Executor, InProcess, Task, ThisProcess
 from xmcbench.runs.gpus import visible_gpus
 from xmcbench.runs.job import Job
@@ -344,6 +344,11 @@ def _clocked(trial: Trial) -> bool:
     return trial.budget.device_seconds is not None
 
 
+def _calling(executor: Executor) -> AbstractContextManager[None]:
+    """A block that calls a method of an executor."""
+    return calling("executor", executor.name)
+
+
 class _Schedule:
     """The trials of a plan that wait to be started, and those that run: as many as the executor has room for, each
     under its lock in the store.
@@ -362,12 +367,13 @@ class _Schedule:
             return {}
         with ExitStack() as locks, self._runner.executor as executor:
             for planned in self._waiting:
-                executor.check(self._runner.needs(planned.trial))
+                with _calling(executor):
+                    executor.check(self._runner.needs(planned.trial))
             announced = False
             while self._waiting or self._running:
                 started = [self._start(planned, locks) for planned in list(self._waiting)]
                 if self._running:
-                    for record in executor.finished():
+                    for record in self._finished(executor):
                         self._end(record)
                 elif not any(started):  # another run holds every trial that is left
                     if not announced:
@@ -380,7 +386,9 @@ class _Schedule:
         """Start a trial if there is room for it and no other run holds it. False if it still waits."""
         trial, store, executor = planned.trial, self._runner.store, self._runner.executor
         lock = ExitStack()
-        if not executor.has_room(self._runner.needs(trial)):
+        with _calling(executor):
+            has_room = executor.has_room(self._runner.needs(trial))
+        if not has_room:
             return False
         if not lock.enter_context(store.lock(trial.key, wait=False)):
             return False
@@ -401,8 +409,17 @@ class _Schedule:
             task = self._runner.task(trial, partial(self._progress, planned))
             store.drop_record(trial.key)
             store.write_job(trial.key, task.job)
-            executor.start(task)
+            with _calling(executor):
+                executor.start(task)
         return True
+
+    def _finished(self, executor: Executor) -> list[Record]:
+        """The records of trials that ended, each once."""
+        with _calling(executor):
+            records = list(executor.finished())
+            if wrong := [each for each in records if not isinstance(each, Record) or each.key not in self._running]:
+                raise TypeError(f"finished returned {shown(wrong[0])}, expected records of trials that were running")
+        return list({record.key: record for record in records}.values())
 
     def _progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         self._time_left.progress(planned.trial, progress)

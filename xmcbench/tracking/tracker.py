@@ -11,6 +11,7 @@ from queue import Empty, Full, Queue
 from threading import Thread
 from typing import Any, ClassVar
 
+from xmcbench.errors import text_of
 from xmcbench.errors.secrets import redact
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
@@ -137,7 +138,7 @@ class Listener:
             event, arguments = self._events.get()
             try:
                 getattr(self._tracker, event)(*arguments)
-            except (Exception, SystemExit) as problem:
-                reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+            except BaseException as problem:  # also an exit, or an exception that no `Exception` is
+                reason = " ".join(f"{type(problem).__name__}: {text_of(problem)}".split())
                 self._warn(f"tracker {self._tracker.name!r} failed and receives no further events: {reason}")
                 return

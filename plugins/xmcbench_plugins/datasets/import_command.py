@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from typer import Argument, Option
 
 from xmcbench.cli.options import DataDir, importer_names
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, shown
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
@@ -119,12 +119,13 @@ def _import(
 
 def find_importer(format: str) -> Importer:
     """The importer of a format. Raises `UnknownNameError` with the nearest format."""
-    from xmcbench.plugins.registry import registry
+    from xmcbench.plugins.registry import calling, registry
 
     importers = {registered.name: registered.thing for registered in registry().all("importer")}
     if format not in importers:
         raise registry().unknown("format", format, importers, "--format")
-    importer: Importer = importers[format]()
+    with calling("importer", format):
+        importer: Importer = importers[format]()
     return importer
 
 
@@ -138,13 +139,18 @@ def _write_whole(
     yes: bool,
 ) -> Imported:
     """Import what `write` makes a dataset of; it is looked at before it takes its place."""
+    from xmcbench.data.importer import Imported
     from xmcbench.data.source import own_source
+    from xmcbench.plugins.registry import calling
     from xmcbench_plugins.datasets.importing.options import Options
     from xmcbench_plugins.datasets.importing.write import check_sizes, new_folder
     from xmcbench_plugins.datasets.inspection import inspect_dataset
 
     with new_folder(folder, replace) as made:  # refused before thousands of files are read
-        imported = changed(write(path, made), folder=folder)
+        with calling("importer", format):
+            if not isinstance(written := write(path, made), Imported):
+                raise TypeError(f"write returned {shown(written)}, expected an xmcbench.data.importer.Imported")
+        imported = changed(written, folder=folder)
         check_sizes(imported, folder.name, str(path))
         inspect_dataset(own_source(made).read(made.parent), report)
         for name, content in _accepted(path, format, Options(), imported, folder, report, yes).items():

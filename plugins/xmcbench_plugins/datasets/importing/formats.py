@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from xmcbench.data.bag_of_words import check_has_texts
 from xmcbench.data.importer import Imported, Importer, Row
+from xmcbench.errors import shown
+from xmcbench.plugins.registry import calling
 from xmcbench_plugins.datasets.exporting import import_layout
 from xmcbench_plugins.datasets.importing.annif import read_annif
 from xmcbench_plugins.datasets.importing.beir import read_beir
@@ -132,8 +134,24 @@ FORMATS = (Table, Beir, HuggingFace, Annif, Pecos, FastText, LibMultiLabel, Repo
 def read_plugin(importer: Importer, path: Path, options: Options, report: Report) -> Read:
     """The rows that an importer of a plugin reads; `--label-texts` has the texts of their labels."""
     texts = _given_texts(options, report)
-    rows = importer.read(path)
-    return Read(list(rows["train"]), list(rows["test"]), texts)
+    with calling("importer", importer.name):
+        parts = importer.read(path)
+        if not isinstance(parts, Mapping) or set(parts) != {"train", "test"}:
+            found = sorted(map(str, parts)) if isinstance(parts, Mapping) else parts
+            raise TypeError(f"read returned {shown(found)}, expected a dictionary with the parts train and test")
+        rows = {part: [_checked(row) for row in parts[part]] for part in parts}
+    return Read(rows["train"], rows["test"], texts)
+
+
+def _checked(row: Any) -> Row:
+    """A row of a plugin. Raises TypeError where its parts are of other types than a `Row` says."""
+    if not isinstance(row, Row):
+        raise TypeError(f"read yielded {shown(row)}, expected an xmcbench.data.Row")
+    if not isinstance(row.text, str):
+        raise TypeError(f"{row.where}: the text is {shown(row.text)}, expected a str")
+    if not isinstance(row.labels, list | tuple) or not all(isinstance(label, str) for label in row.labels):
+        raise TypeError(f"{row.where}: the labels are {shown(row.labels)}, expected a list of str")
+    return row
 
 
 def _given_texts(options: Options, report: Report) -> dict[str, str] | None:
