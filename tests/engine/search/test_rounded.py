@@ -136,10 +136,11 @@ def test_a_trial_with_too_few_labels_for_product_quantisation_is_skipped(labels:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_few_labels_are_product_quantised_without_a_warning_for_each_byte(
+def test_few_labels_make_an_index_without_a_warning_of_faiss(
     backend: Backend, capfd: pytest.CaptureFixture[str]
 ) -> None:
     build_index(torch.randn(300, 8), backend, vectors="pq")
+    build_index(torch.randn(12, 8), backend)
     assert tuple(capfd.readouterr()) == ("", "")
 
 

@@ -109,6 +109,7 @@ def with_links(graph: Any) -> Any:
 def with_probes(clusters: Any) -> Any:
     """Clusters of faiss, which will be made and searched as thoroughly as all clusters here."""
     clusters.cp.niter, clusters.cp.max_points_per_centroid = ROUNDS, SAMPLE
+    clusters.cp.min_points_per_centroid = 1  # else faiss warns where labels are fewer than those of one cluster
     clusters.nprobe = min(PROBES, clusters.nlist)
     return clusters
 
