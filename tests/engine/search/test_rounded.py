@@ -13,6 +13,7 @@ from torch import Tensor
 
 from xmcbench import XMCBenchError, registry
 from xmcbench.data import find_source
+from xmcbench.data.source import FEWEST_TRAIN, SIZES
 from xmcbench.engine.search import Backend, VectorKind, build_index
 from xmcbench.engine.search.faiss import num_clusters
 from xmcbench.engine.search.index import index_bytes
@@ -129,7 +130,8 @@ def test_too_few_labels_for_product_quantisation_are_one_line() -> None:
 @pytest.mark.parametrize("labels", [255, 256])
 def test_a_trial_with_too_few_labels_for_product_quantisation_is_skipped(labels: int) -> None:
     dexml = registry().thing("method", "dexml")
-    card = find_source("catalog-1k").draft.card(1, 1, labels, where="here")
+    draft = find_source("catalog-1k").draft.model_copy(update=dict.fromkeys(SIZES))
+    card = draft.card(FEWEST_TRAIN, 1, labels, where="here")
     told = {vectors: dexml(dexml.Config(vectors=vectors)).skip(card) for vectors in ("pq", "int8")}
     few = "vectors: pq needs at least 256 labels, found 255" if labels < 256 else None
     assert told == {"pq": few, "int8": None}
