@@ -67,6 +67,16 @@ def text_of(problem: BaseException) -> str:
         return f"an exception without text: {type(other).__name__} in its __str__"
 
 
+def reason_of(problem: BaseException) -> str:
+    """An exception on one line: the message of one of xmcbench, of others with their type.
+
+    >>> reason_of(XMCBenchError("no file")), reason_of(ValueError("no   number"))
+    ('no file', 'ValueError: no number')
+    """
+    kind = "" if isinstance(problem, XMCBenchError) else f"{type(problem).__name__}: "
+    return " ".join(f"{kind}{text_of(problem)}".split())
+
+
 def shown(value: Any, quote: bool = True) -> str:
     """A value in a message: on one line, stripped of secrets, then cut after `SHOWN` characters.
 

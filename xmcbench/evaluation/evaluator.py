@@ -16,7 +16,7 @@ import numpy as np
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.pairs import binary
-from xmcbench.errors import UnknownNameError, XMCBenchError, shown, text_of
+from xmcbench.errors import UnknownNameError, XMCBenchError, reason_of, shown
 from xmcbench.evaluation.bootstrap import intervals, resample
 from xmcbench.evaluation.calibration import CalibrationMetric
 from xmcbench.evaluation.label_metrics import LABEL_EVALUATORS, SEEN_EVALUATORS
@@ -132,8 +132,7 @@ def named_failure(metric: str) -> Iterator[None]:
     except XMCBenchError:
         raise
     except Exception as problem:
-        reason = " ".join(f"{type(problem).__name__}: {text_of(problem)}".split())
-        raise XMCBenchError(f"the evaluator of {metric} failed: {reason}") from problem
+        raise XMCBenchError(f"the evaluator of {metric} failed: {reason_of(problem)}") from problem
 
 
 def score(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]) -> dict[str, float]:

@@ -31,7 +31,7 @@ from typing import Any
 
 import pluggy
 
-from xmcbench.errors import UnknownNameError, XMCBenchError, shown, text_of
+from xmcbench.errors import UnknownNameError, XMCBenchError, reason_of, shown
 from xmcbench.plugins import hookspecs
 from xmcbench.plugins.hookspecs import GROUP, GROUPS, HOMES, HOOKS, VERSIONED, is_plain
 
@@ -186,7 +186,7 @@ class Registry:
             self._forget(plugin, origin)
             if self._strict or isinstance(problem, KeyboardInterrupt):
                 raise
-            raise XMCBenchError(f"{path}: {_reason(problem)}{_needs_package(path, problem)}") from problem
+            raise XMCBenchError(f"{path}: {reason_of(problem)}{_needs_package(path, problem)}") from problem
 
     def _forget(self, plugin: Any, origin: Origin) -> None:
         """Take back what a plugin without a package registered."""
@@ -217,7 +217,7 @@ class Registry:
         try:
             self._check("method", method)
         except Exception as problem:
-            raise XMCBenchError(_reason(problem)) from problem
+            raise XMCBenchError(reason_of(problem)) from problem
         source = source_of(method)
         digest = _digest(source.encode())
         known = self._things["method"].get(method.name)
@@ -319,7 +319,7 @@ class Registry:
         """List a plugin, or one thing of it, as broken. The author of a plugin gets the exception itself."""
         if self._strict or isinstance(problem, KeyboardInterrupt):
             raise problem
-        self.broken.append(Broken(plugin, origin.distribution, origin.version, _reason(problem)))
+        self.broken.append(Broken(plugin, origin.distribution, origin.version, reason_of(problem)))
 
     def _register(self, name: str, plugin: Any, origin: Origin) -> None:
         """Register the things of one plugin. A thing that is refused is listed as broken, and the others stay."""
@@ -479,12 +479,6 @@ def register(method: type[Any]) -> type[Any]:
     return method
 
 
-def _reason(problem: BaseException) -> str:
-    """The exception of a plugin on one line."""
-    kind = "" if isinstance(problem, XMCBenchError) else f"{type(problem).__name__}: "
-    return " ".join(f"{kind}{text_of(problem)}".split())
-
-
 def _defined(thing: Any) -> str:
     """File and line of a class, or of an object's class, in brackets.
 
@@ -530,7 +524,7 @@ def calling(kind: str, name: str) -> Iterator[None]:
         known = registry().registered(kind, name)
         if known is None or known.origin.distribution == OWN or os.environ.get(STRICT) == "1":
             raise
-        told = plugin_failure(problem) or f"{kind} {name!r} of {known.origin}: {_reason(problem)}"
+        told = plugin_failure(problem) or f"{kind} {name!r} of {known.origin}: {reason_of(problem)}"
         raise XMCBenchError(told) from problem
 
 
@@ -545,5 +539,5 @@ def plugin_failure(problem: BaseException) -> str | None:
         origin = registry().origin_of(str(frame.f_globals.get("__name__", "")))
         if origin is not None:
             where = f"{Path(frame.f_code.co_filename).name}:{line}"
-            return f"plugin {origin}: {where}: {_reason(problem)} ({STRICT}=1 shows the traceback)"
+            return f"plugin {origin}: {where}: {reason_of(problem)} ({STRICT}=1 shows the traceback)"
     return None

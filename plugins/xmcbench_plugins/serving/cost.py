@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from xmcbench.cli.options import DataDir, Seed, StoreDir
-from xmcbench.errors import UnknownNameError, XMCBenchError, check_extra, text_of
+from xmcbench.errors import UnknownNameError, XMCBenchError, check_extra, reason_of
 from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
@@ -257,10 +257,8 @@ def _measured_or_why(*given: Any) -> Cost | str:
     """What `measured` returns, or the message of what it raises: not every exception can be sent to another process."""
     try:
         return measured(*given)
-    except XMCBenchError as problem:
-        return str(problem)
     except Exception as problem:  # a method or a library may raise anything
-        return " ".join(f"{type(problem).__name__}: {text_of(problem)}".split())
+        return reason_of(problem)
 
 
 def measured(
